@@ -1,0 +1,46 @@
+// executable.h - a program compiled and loaded.
+//
+// Portable: compiled once, run on any device of the client (compile_portable_executable). Reference-counted; any thread.
+#ifndef TT_PJRT_EXECUTABLE_H_
+#define TT_PJRT_EXECUTABLE_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "pjrt/buffer.h"
+#include "pjrt/client.h"
+#include "pjrt/event.h"
+
+typedef struct tt_executable {
+  _Atomic int32_t references;
+  tt_client *client;
+  void *pjrt;      // PJRT_LoadedExecutable *
+  int output_count;
+  bool may_donate; // some argument is marked tf.aliasing_output or jax.buffer_donor
+} tt_executable;
+
+// What may differ between two compilations of one text. Part of every cache key.
+typedef struct tt_compile_options {
+  bool fast_compile; // small programs: less optimisation for a shorter compile (facts: half the time for one op)
+  bool exact;        // keep op-by-op values: no algebraic simplification across ops
+} tt_compile_options;
+
+// Compiles StableHLO text of `size` bytes. Options that the plugin does not know are probed once and then left out.
+// Errors: TT_PLUGIN with the compiler's message (the caller adds op and shapes), TT_OUT_OF_MEMORY.
+tt_status tt_executable_compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
+                                tt_executable **out_executable);
+
+tt_executable *tt_executable_retain(tt_executable *executable);
+void tt_executable_release(tt_executable *executable); // NULL is fine
+
+// Starts the program on `device`. `arguments` are borrowed. Bit i of `keep` (count / 64 + 1 words, NULL = all kept) set
+// means that argument i must survive even if the program could reuse its memory; a clear bit lets a donated argument go:
+// the caller must not use that tt_buffer afterwards except to release it.
+// `out_pjrt` gets output_count PJRT_Buffer pointers to be wrapped by tt_buffer_wrap. *out_done (may be NULL) is ready
+// when the program has run; its failure is also that of each output.
+tt_status tt_executable_execute(tt_executable *executable, tt_device *device, tt_buffer *const *arguments, int count,
+                                const uint64_t *keep, void **out_pjrt, tt_event *out_done);
+
+#endif // TT_PJRT_EXECUTABLE_H_
