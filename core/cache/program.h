@@ -1,0 +1,21 @@
+// program.h - compiled programs by their text: the first tier of the compile cache.
+//
+// Two signatures that lower to the same StableHLO text share one executable. Any thread may call.
+#ifndef TT_CACHE_PROGRAM_H_
+#define TT_CACHE_PROGRAM_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "pjrt/executable.h"
+
+// Finds the executable of `text` or compiles it. *out_executable holds one reference for the caller; *out_hit tells whether
+// the compiler was spared.
+tt_status tt_program_get(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
+                         tt_executable **out_executable, bool *out_hit);
+
+// Forgets every program (those in use live on until they are released).
+void tt_program_clear(void);
+
+#endif // TT_CACHE_PROGRAM_H_

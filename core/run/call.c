@@ -1,0 +1,202 @@
+// call.c - finding the plan of a call, or making it; see call.h.
+#include "run/call.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "base/string.h"
+#include "graph/recorder.h"
+#include "run/internal.h"
+#include "run/key.h"
+#include "run/plan.h"
+#include "run/record.h"
+
+static pthread_rwlock_t plans_lock = PTHREAD_RWLOCK_INITIALIZER; // guards `plans`
+static tt_map plans = TT_MAP_INIT;                               // key words -> tt_plan, one reference each
+
+// This thread's last launched plan and its operands, for tt_call_adopt.
+static _Thread_local struct {
+  tt_plan *plan; // borrowed from `plans`, which never lets go
+  tt_tensor *tensors;
+  int tensor_count, tensor_capacity;
+} last;
+
+// --- overloads -------------------------------------------------------------------------------------------------------------
+
+tt_overload *tt_overload_create(const tt_op *op, const char *name, tt_variant variant, bool structured, int arg_count,
+                                int result_count) {
+  static _Atomic int next_id = 1;
+  tt_overload *overload = tt_calloc(1, sizeof *overload);
+  char *copy = tt_strdup(name);
+  if (!overload || !copy) {
+    tt_free(overload);
+    tt_free(copy);
+    return NULL;
+  }
+  *overload = (tt_overload){op, copy, atomic_fetch_add(&next_id, 1), variant, structured, arg_count, result_count};
+  return overload;
+}
+
+// --- the plan map ------------------------------------------------------------------------------------------------------------
+
+static uint64_t key_hash(const tt_key *key) { return tt_hash(key->words, (size_t)key->count * sizeof *key->words); }
+
+static tt_plan *find_plan(const tt_key *key, uint64_t hash) {
+  pthread_rwlock_rdlock(&plans_lock);
+  tt_plan *plan = tt_map_get(&plans, hash, key->words, (size_t)key->count * sizeof *key->words);
+  pthread_rwlock_unlock(&plans_lock);
+  return plan;
+}
+
+tt_status tt_plan_enter(const tt_key *key, tt_plan *plan) {
+  pthread_rwlock_wrlock(&plans_lock);
+  void *old = NULL;
+  tt_status status = tt_map_set(&plans, key_hash(key), key->words, (size_t)key->count * sizeof *key->words, plan, &old);
+  pthread_rwlock_unlock(&plans_lock);
+  // A plan that another thread entered meanwhile may be in use without a reference: it stays, unreachable.
+  return status;
+}
+
+// --- making a plan -----------------------------------------------------------------------------------------------------------
+
+static void describe_tensor(tt_string *out, const tt_tensor *t) {
+  if (!t->defined) return tt_string_append(out, "undefined");
+  tt_string_printf(out, "%s [", tt_dtype_text(t->dtype));
+  for (int i = 0; i < t->rank; ++i) tt_string_printf(out, i ? ", %lld" : "%lld", (long long)t->sizes[i]);
+  tt_string_append(out, t->cpu_scalar ? "] (CPU scalar)" : "]");
+}
+
+// "add(Float [2, 3], Float [3])" for messages about programs.
+void tt_call_describe(const tt_call *call, tt_string *out) {
+  tt_string_printf(out, "%s(", call->overload->name);
+  for (int i = 0; i < call->tensor_count && i < 8; ++i) {
+    if (i) tt_string_append(out, ", ");
+    describe_tensor(out, &call->tensors[i]);
+  }
+  tt_string_append(out, call->tensor_count > 8 ? ", ...)" : ")");
+}
+
+static tt_status with_signature(const tt_call *call, tt_status status) {
+  tt_code code = tt_status_code(status);
+  if (code != TT_PLUGIN && code != TT_INTERNAL) return status; // the user's own errors read as torch's do
+  tt_string text = TT_STRING_INIT;
+  tt_call_describe(call, &text);
+  status = tt_status_context(status, "%s", tt_string_text(&text));
+  tt_string_free(&text);
+  return status;
+}
+
+static tt_recorded_call recorded_call(const tt_call *call) {
+  return (tt_recorded_call){
+      .op = call->overload->op,
+      .args = call->args,
+      .arg_count = call->arg_count,
+      .tensors = call->tensors,
+      .tensor_count = call->tensor_count,
+      .written = call->written,
+      .written_count = call->overload->variant == TT_FUNCTIONAL ? 0 : call->written_count,
+      .default_dtype = call->default_dtype,
+      .precision = (tt_precision)call->precision,
+      .device_index = call->device_index,
+  };
+}
+
+static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
+  tt_recorder recorder;
+  tt_status status = tt_recorder_init(&recorder, tt_runtime_target(), true, call->tensors, call->tensor_count);
+  tt_recorded_call recorded = recorded_call(call);
+  tt_recorded_result *results = NULL;
+  int count = 0;
+  if (!status) status = tt_recorder_lower(&recorder, &recorded, &results, &count);
+  if (!status) {
+    tt_plan_request request = {call->overload->op->name, results, count};
+    status = tt_plan_create(&recorder, &request, out_plan);
+  }
+  tt_recorder_free(&recorder);
+  return status ? with_signature(call, status) : TT_SUCCESS;
+}
+
+// --- adopting -----------------------------------------------------------------------------------------------------------------
+
+// Remembers operands by value; sizes and strides are dead after the call, so only storage, dtype, rank and offset count.
+static void remember(tt_plan *plan, const tt_call *call) {
+  if (call->tensor_count > last.tensor_capacity) {
+    tt_tensor *bigger = tt_realloc_array(last.tensors, (size_t)call->tensor_count, sizeof *bigger);
+    if (!bigger) {
+      last.plan = NULL;
+      return;
+    }
+    last.tensors = bigger;
+    last.tensor_capacity = call->tensor_count;
+  }
+  memcpy(last.tensors, call->tensors, (size_t)call->tensor_count * sizeof *last.tensors);
+  last.tensor_count = call->tensor_count;
+  last.plan = plan;
+}
+
+static bool same_operands(const tt_call *call) {
+  if (!last.plan || last.tensor_count < call->tensor_count) return false;
+  for (int i = 0; i < call->tensor_count; ++i) {
+    const tt_tensor *a = &last.tensors[i], *b = &call->tensors[i];
+    if (a->storage != b->storage || a->dtype != b->dtype || a->rank != b->rank || a->offset != b->offset ||
+        a->cpu_scalar != b->cpu_scalar || a->wrapped_number != b->wrapped_number || a->defined != b->defined)
+      return false;
+  }
+  return true;
+}
+
+bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count) {
+  bool in_place = call->overload->variant == TT_IN_PLACE;
+  bool adopted = false;
+  int outputs = in_place ? call->written_count : count;
+  if (!tt_record_active() && same_operands(call) && last.tensor_count == call->tensor_count + outputs) {
+    tt_plan *plan = tt_plan_adopt(last.plan, call->tensor_count, in_place ? call->written : NULL, results, outputs);
+    tt_key key;
+    tt_status status = plan ? tt_key_build(call, &key) : TT_SUCCESS;
+    if (plan && !status) status = tt_plan_enter(&key, plan);
+    if (plan) tt_key_free(&key);
+    adopted = plan && !status;
+    if (plan && !adopted) tt_plan_release(plan);
+    tt_status_free(status);
+  }
+  last.plan = NULL;
+  return adopted;
+}
+
+// --- running --------------------------------------------------------------------------------------------------------------------
+
+static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, bool *out_miss) {
+  TT_TRY(tt_key_build(call, key));
+  uint64_t hash = key_hash(key);
+  tt_plan *plan = find_plan(key, hash);
+  const tt_overload *overload = call->overload;
+  if (__builtin_expect(plan != NULL, 1)) {
+    tt_counter_add(TT_COUNTER_plan_hits, 1);
+  } else if (overload->structured || !overload->op) {
+    *out_miss = true;
+    return TT_SUCCESS;
+  } else {
+    TT_TRY(make_plan(call, &plan));
+    tt_status status = tt_plan_enter(key, plan);
+    if (status) {
+      tt_plan_release(plan);
+      return status;
+    }
+  }
+  if (overload->variant == TT_OUT) remember(plan, call);
+  return tt_plan_launch(plan, call, key, out_results);
+}
+
+tt_status tt_call_run(const tt_call *call, tt_results *out_results, bool *out_miss) {
+  *out_miss = false;
+  out_results->count = 0;
+  out_results->items = out_results->inline_items;
+  if (__builtin_expect(tt_record_active(), 0)) return tt_record_call(call, out_results, out_miss);
+  TT_TRY(tt_runtime_start());
+  tt_key key;
+  tt_status status = run(call, &key, out_results, out_miss);
+  tt_key_free(&key);
+  return status;
+}

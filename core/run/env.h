@@ -1,0 +1,42 @@
+// env.h - the environment variables of the core, in one table.
+//
+// Values are read once, at the first question; a later setenv changes nothing. A value that does not fit its form counts as
+// unset and makes tt_env_check fail, which tt_runtime_start reports. Any thread may call.
+#ifndef TT_RUN_ENV_H_
+#define TT_RUN_ENV_H_
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+// id, variable, form, default, meaning. Forms: "text"; "LOW..HIGH" for an integer; "A|B|C" for one of these words, whose
+// number is its place.
+#define TT_ENVIRONMENT(X)                                                                                               \
+  X(PJRT_PLUGIN, "TORCH_TPU_PJRT_PLUGIN", "text", "",                                                                   \
+    "the PJRT plugin to load, and no other; unset: libtpu where a TPU is attached, else a CPU plugin that pip installed") \
+  X(VIRTUAL_DEVICES, "TORCH_TPU_VIRTUAL_DEVICES", "1..256", "1", "number of devices of a virtual TPU")                  \
+  X(LAUNCH_BLOCKING, "TORCH_TPU_LAUNCH_BLOCKING", "0|1", "0",                                                           \
+    "1: start in EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING, which waits for every op, so that errors name the right line") \
+  X(FALLBACK, "TORCH_TPU_FALLBACK", "error|warn|allow", "warn",                                                         \
+    "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")
+
+typedef enum tt_env {
+#define X(id, variable, form, otherwise, meaning) TT_ENV_##id,
+  TT_ENVIRONMENT(X)
+#undef X
+      TT_ENV_COUNT
+} tt_env;
+
+typedef struct tt_env_row {
+  const char *variable, *form, *otherwise, *meaning;
+} tt_env_row;
+const tt_env_row *tt_env_at(tt_env variable);
+
+// The value as text, the default if unset or faulty. Lives for ever.
+const char *tt_env_text(tt_env variable);
+// The integer, or the place of the word. 0 for a form "text".
+int64_t tt_env_number(tt_env variable);
+// TT_VALUE naming the first variable whose value does not fit its form, or TT_OUT_OF_MEMORY.
+tt_status tt_env_check(void);
+
+#endif // TT_RUN_ENV_H_

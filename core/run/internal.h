@@ -1,0 +1,56 @@
+// internal.h - what the files of run/ share: the started client, and the queue of work in flight.
+#ifndef TT_RUN_INTERNAL_H_
+#define TT_RUN_INTERNAL_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "graph/address.h"
+#include "hlo/builder.h"
+#include "pjrt/buffer.h"
+#include "pjrt/client.h"
+#include "pjrt/event.h"
+#include "run/runtime.h"
+
+// --- runtime.c ----------------------------------------------------------------------------------------------------------
+// Both only after tt_runtime_start succeeded.
+tt_client *tt_runtime_client(void);
+const tt_target *tt_runtime_target(void);
+
+// --- device.c -----------------------------------------------------------------------------------------------------------
+// TT_INVALID_ARGUMENT "invalid device ordinal" unless 0 <= index < tt_runtime_device_count().
+tt_status tt_device_check_index(int index);
+// Starts the runtime and gives the device.
+tt_status tt_device_find(int index, tt_device **out_device);
+// What the name of a TPU's kind says: generation (5 for "TPU v5 lite", 0 if it is none) and common name ("TPU v5e"). The
+// name is static or `kind` itself.
+int tt_tpu_generation(const char *kind, const char **out_name);
+
+// --- queue.c ------------------------------------------------------------------------------------------------------------
+// Remembers an execution in flight; takes over `event`. `op_name` is static text or NULL. A finished event costs a few
+// nanoseconds and no memory; its failure becomes the device's pending failure. Beyond 1024 executions in flight the call
+// waits for the oldest.
+void tt_queue_add(tt_device *device, tt_event event, const char *op_name);
+// Remembers that the BOOL scalar `flag` (taken over) must come out true; else the pending failure is "op_name: message"
+// with `code`. `message` is static text. Call after tt_queue_add of the program that computes it, so that the program's own
+// failure is the first.
+void tt_queue_add_check(tt_device *device, tt_buffer *flag, const char *op_name, tt_code code, const char *message);
+// Waits for all that was in flight at the call; returns the pending failure, which is then no longer pending. Counts a host
+// wait.
+tt_status tt_queue_wait(tt_device *device);
+// The pending failure as far as it is known without waiting; it is then no longer pending.
+tt_status tt_queue_take_failure(tt_device *device);
+bool tt_queue_is_idle(tt_device *device);
+
+// A mark is the moment when all that is in flight now has finished. Reference-counted: tt_queue_mark gives one.
+typedef struct tt_mark tt_mark;
+tt_status tt_queue_mark(tt_device *device, tt_mark **out_mark);
+tt_mark *tt_mark_retain(tt_mark *mark);  // NULL is fine, here and below
+void tt_mark_release(tt_mark *mark);
+// Has everything finished? Never blocks for more than the time in which the plugin tells of what has finished.
+bool tt_mark_is_done(tt_mark *mark);
+void tt_mark_wait(tt_mark *mark);
+int64_t tt_mark_time_ns(tt_mark *mark); // CLOCK_MONOTONIC of the last of it; once done
+
+#endif // TT_RUN_INTERNAL_H_

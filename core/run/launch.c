@@ -1,0 +1,226 @@
+// launch.c - running a plan: the hot path after the key was found.
+//
+// Inputs are collected, storages about to be overwritten give up their buffer where nobody else holds it (donation), the
+// program starts, and its results go into the storages they belong to. Nothing waits, except in the launch-blocking mode.
+#include <string.h>
+
+#include "base/memory.h"
+#include "graph/storage.h"
+#include "run/internal.h"
+#include "run/plan.h"
+#include "run/random.h"
+#include "run/scalar.h"
+
+enum { INLINE_INPUTS = 48, INLINE_OUTPUTS = 24 };
+
+typedef struct launch {
+  tt_plan *plan;
+  const tt_call *call;
+  const tt_key *key;
+  tt_device *device;
+  tt_buffer **inputs;
+  int input_count;   // collected so far
+  uint64_t *keep;    // bit per input: must survive
+  uint64_t *taken;   // bit per input: was taken out of its storage
+  void **outputs;    // PJRT buffers
+  tt_buffer *inline_inputs[INLINE_INPUTS];
+  uint64_t inline_bits[2];
+  void *inline_outputs[INLINE_OUTPUTS];
+} launch;
+
+static inline bool bit(const uint64_t *bits, int i) { return bits[i >> 6] >> (i & 63) & 1; }
+static inline void set_bit(uint64_t *bits, int i) { bits[i >> 6] |= UINT64_C(1) << (i & 63); }
+
+static tt_status prepare(launch *l) {
+  int inputs = l->plan->input_count, outputs = l->plan->output_count + l->plan->check_count;
+  l->inputs = l->inline_inputs;
+  l->keep = &l->inline_bits[0];
+  l->taken = &l->inline_bits[1];
+  l->outputs = l->inline_outputs;
+  l->inline_bits[0] = l->inline_bits[1] = 0;
+  if (inputs > INLINE_INPUTS) {
+    size_t words = (size_t)inputs / 64 + 1;
+    l->inputs = tt_malloc((size_t)inputs * sizeof *l->inputs);
+    l->keep = tt_calloc(2 * words, sizeof *l->keep);
+    l->taken = l->keep ? l->keep + words : NULL;
+  }
+  if (outputs > INLINE_OUTPUTS) l->outputs = tt_calloc((size_t)outputs, sizeof *l->outputs);
+  if (l->inputs && l->keep && l->outputs) return TT_SUCCESS;
+  return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running %s", l->plan->op_name);
+}
+
+static void finish(launch *l) {
+  for (int i = 0; i < l->input_count; ++i) tt_buffer_release(l->inputs[i]);
+  if (l->inputs != l->inline_inputs) {
+    tt_free(l->inputs);
+    tt_free(l->keep);
+  }
+  if (l->outputs != l->inline_outputs) tt_free(l->outputs);
+}
+
+static tt_status storage_input(launch *l, int index) {
+  const tt_plan_input *in = &l->plan->inputs[index];
+  const tt_layout *layout;
+  if (in->constant) {
+    set_bit(l->keep, index);
+    l->inputs[index] = tt_buffer_retain(in->constant);
+    return TT_SUCCESS;
+  }
+  tt_storage *storage = l->call->tensors[in->slot].storage;
+  bool sole = false;
+  if (in->overwritten)
+    TT_TRY(tt_storage_take(storage, &l->inputs[index], &layout, &sole));
+  else
+    TT_TRY(tt_storage_read(storage, &l->inputs[index], &layout));
+  if (sole)
+    set_bit(l->taken, index);
+  else
+    set_bit(l->keep, index);
+  if (__builtin_expect(layout == in->layout && l->inputs[index] != NULL, 1)) return TT_SUCCESS;
+  if (l->inputs[index]) l->input_count = index + 1; // let the caller give it back
+  return tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", l->plan->op_name);
+}
+
+static tt_status random_input(launch *l, tt_buffer **out_buffer) {
+  tt_generator *generator = NULL;
+  for (int i = 0; i < l->call->arg_count; ++i)
+    if (l->call->args[i].kind == TT_ARG_GENERATOR) generator = l->call->args[i].u.generator;
+  if (!generator) TT_TRY(tt_generator_default(l->device->index, &generator));
+  uint64_t state[2];
+  tt_generator_advance(generator, (uint64_t)l->plan->random_count, state);
+  int64_t two = 2;
+  return tt_buffer_from_host(l->device, state, TT_U64, 1, &two, TT_HOST_COPY, NULL, out_buffer);
+}
+
+static tt_status collect_input(launch *l, int index) {
+  const tt_plan_input *in = &l->plan->inputs[index];
+  if (in->kind == TT_INPUT_STORAGE) return storage_input(l, index);
+  set_bit(l->keep, index);
+  tt_scalar scalar;
+  switch (in->kind) {
+  case TT_INPUT_NUMBER: scalar = tt_scalar_of_arg(l->key->numbers[in->number]); break;
+  case TT_INPUT_CPU_SCALAR: scalar = tt_scalar_of_tensor(&l->call->tensors[in->slot]); break;
+  case TT_INPUT_DIGIT: {
+    int64_t digit = tt_digit_value(&in->digit, l->call->tensors[in->slot].offset);
+    scalar = (tt_scalar){true, digit, 0, 0};
+    break;
+  }
+  case TT_INPUT_OFFSET: scalar = (tt_scalar){true, l->call->tensors[in->slot].offset, 0, 0}; break;
+  default: return random_input(l, &l->inputs[index]);
+  }
+  return tt_scalar_buffer(l->device, in->dtype, &scalar, &l->inputs[index]);
+}
+
+static tt_status collect_inputs(launch *l) {
+  for (int i = 0; i < l->plan->input_count; ++i) {
+    TT_TRY(collect_input(l, i));
+    l->input_count = i + 1;
+  }
+  return TT_SUCCESS;
+}
+
+// Gives buffers back to the storages they were taken from, after a program that did not start.
+static void give_back(launch *l) {
+  for (int i = 0; i < l->input_count; ++i) {
+    if (!bit(l->taken, i)) continue;
+    const tt_plan_input *in = &l->plan->inputs[i];
+    tt_status_free(tt_storage_write(l->call->tensors[in->slot].storage, tt_buffer_retain(l->inputs[i]), in->layout));
+  }
+}
+
+// Results that replace nothing need room.
+static tt_status check_room(launch *l) {
+  int64_t bytes = 0;
+  for (int i = 0; i < l->plan->output_count; ++i)
+    if (l->plan->outputs[i].slot < 0) bytes += l->plan->outputs[i].layout->byte_size;
+  return bytes ? tt_storage_check_limit(l->device, bytes) : TT_SUCCESS;
+}
+
+static tt_status wrap(launch *l, int index, int64_t byte_size, tt_buffer **out_buffer) {
+  void *pjrt = l->outputs[index];
+  l->outputs[index] = NULL;
+  return tt_buffer_wrap(l->device, pjrt, byte_size, l->plan->op_name, out_buffer);
+}
+
+static tt_status place_output(launch *l, int index, tt_results *results) {
+  const tt_plan_output *out = &l->plan->outputs[index];
+  tt_buffer *buffer;
+  TT_TRY(wrap(l, index, out->layout->byte_size, &buffer));
+  if (out->slot >= 0) return tt_storage_write(l->call->tensors[out->slot].storage, buffer, out->layout);
+  return tt_storage_create_with(buffer, out->layout, &results->items[out->result].storage);
+}
+
+static tt_status prepare_results(const tt_plan *plan, int device_index, tt_results *results) {
+  results->count = plan->result_count;
+  results->items = results->inline_items;
+  if (plan->result_count > TT_INLINE_RESULTS) {
+    results->items = tt_calloc((size_t)plan->result_count, sizeof *results->items);
+    if (!results->items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running %s", plan->op_name);
+  }
+  for (int i = 0; i < plan->result_count; ++i) {
+    const tt_plan_result *r = &plan->results[i];
+    results->items[i] = (tt_result){NULL, r->dtype, r->rank, r->sizes, r->strides, device_index};
+  }
+  return TT_SUCCESS;
+}
+
+void tt_results_free(tt_results *results) {
+  if (results->items != results->inline_items) tt_free(results->items);
+  results->items = results->inline_items;
+  results->count = 0;
+}
+
+static tt_status place_outputs(launch *l, tt_results *results) {
+  tt_status status = TT_SUCCESS;
+  int i = 0;
+  for (; i < l->plan->output_count; ++i) status = tt_status_join(status, place_output(l, i, results));
+  for (int k = 0; k < l->plan->check_count; ++k, ++i) {
+    tt_buffer *flag = NULL;
+    status = tt_status_join(status, wrap(l, i, 1, &flag));
+    if (flag) tt_queue_add_check(l->device, flag, l->plan->op_name, l->plan->checks[k].code, l->plan->checks[k].message);
+  }
+  if (!status) return TT_SUCCESS;
+  for (int k = 0; k < results->count; ++k) {
+    tt_storage_release(results->items[k].storage);
+    results->items[k].storage = NULL;
+  }
+  return status;
+}
+
+// Storages that are about to get their first value stop counting: their result will count itself.
+static void set_counted(launch *l, bool counted) {
+  for (int i = 0; i < l->plan->output_count; ++i)
+    if (l->plan->outputs[i].slot >= 0)
+      tt_storage_set_counted(l->call->tensors[l->plan->outputs[i].slot].storage, counted);
+}
+
+static tt_status execute(launch *l, tt_results *results) {
+  tt_event done = {0};
+  tt_status status = check_room(l);
+  if (!status) status = collect_inputs(l);
+  if (!status) {
+    set_counted(l, false);
+    status = tt_executable_execute(l->plan->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+  }
+  if (status) {
+    give_back(l);
+    set_counted(l, true);
+    return tt_storage_explain_out_of_memory(l->device, status);
+  }
+  tt_counter_add(TT_COUNTER_executions, 1);
+  tt_queue_add(l->device, done, l->plan->op_name);
+  return place_outputs(l, results);
+}
+
+tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *out_results) {
+  launch l = {.plan = plan, .call = call, .key = key};
+  l.device = tt_client_device(tt_runtime_client(), call->device_index);
+  tt_status status = prepare_results(plan, call->device_index, out_results);
+  if (status || !plan->executable) return status;
+  status = prepare(&l);
+  if (!status) status = execute(&l, out_results);
+  finish(&l);
+  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_queue_wait(l.device);
+  if (status) tt_results_free(out_results);
+  return status;
+}

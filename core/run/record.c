@@ -1,0 +1,137 @@
+// record.c - recording several calls of this thread into one program.
+//
+// Used for ops without a lowering: torch's decomposition runs once, its calls land in the recorder, and the program is kept
+// under the outer call's key. Storages do not change meanwhile, so giving up costs nothing.
+#include "run/record.h"
+
+#include "base/memory.h"
+#include "graph/recorder.h"
+#include "run/internal.h"
+
+static _Thread_local struct {
+  tt_recorder recorder;
+  int depth; // 0 = not recording
+} recording;
+
+bool tt_record_active(void) { return recording.depth > 0; }
+
+tt_status tt_record_begin(const tt_call *call) {
+  if (recording.depth > 0) {
+    ++recording.depth;
+    return TT_SUCCESS;
+  }
+  TT_TRY(tt_runtime_start());
+  tt_status status =
+      tt_recorder_init(&recording.recorder, tt_runtime_target(), false, call->tensors, call->tensor_count);
+  if (status)
+    tt_recorder_free(&recording.recorder);
+  else
+    recording.depth = 1;
+  return status;
+}
+
+// Fresh storages hold nodes of the program that was never run for them: they become uninitialised.
+static void close_recording(void) {
+  tt_recorder *r = &recording.recorder;
+  for (int i = 0; i < r->record_count; ++i)
+    if (r->records[i].fresh) tt_storage_clear(r->records[i].storage);
+  tt_recorder_free(r);
+  recording.depth = 0;
+}
+
+void tt_record_abort(void) {
+  if (recording.depth > 1)
+    --recording.depth;
+  else if (recording.depth == 1)
+    close_recording();
+}
+
+static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *result, tt_result *out) {
+  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, call->device_index};
+  if (!result->value) return TT_SUCCESS;
+  tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
+  TT_TRY(tt_storage_create(device, result->layout->byte_size, &out->storage));
+  tt_status status = tt_storage_write_node(out->storage, &recording.recorder, result->value, result->layout);
+  if (!status) status = tt_recorder_add_fresh(&recording.recorder, out->storage, result);
+  if (status) {
+    tt_storage_release(out->storage);
+    out->storage = NULL;
+  }
+  return status;
+}
+
+static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *recorded, int count, tt_results *results) {
+  if (count > TT_INLINE_RESULTS) {
+    tt_result *items = tt_calloc((size_t)count, sizeof *items);
+    if (!items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
+    results->items = items;
+  }
+  for (int i = 0; i < count; ++i) {
+    TT_TRY(fresh_tensor(call, &recorded[i], &results->items[i]));
+    results->count = i + 1;
+  }
+  return TT_SUCCESS;
+}
+
+tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss) {
+  const tt_overload *overload = call->overload;
+  if (!overload->op || overload->structured) {
+    *out_miss = true;
+    return TT_SUCCESS;
+  }
+  if (overload->op->flags & TT_OP_HOST)
+    return tt_error(TT_NOT_IMPLEMENTED, "%s needs values on the host and cannot be recorded", overload->name);
+  tt_recorded_call recorded = {
+      .op = overload->op,
+      .args = call->args,
+      .arg_count = call->arg_count,
+      .tensors = call->tensors,
+      .tensor_count = call->tensor_count,
+      .written = call->written,
+      .written_count = overload->variant == TT_FUNCTIONAL ? 0 : call->written_count,
+      .default_dtype = call->default_dtype,
+      .precision = (tt_precision)call->precision,
+      .device_index = call->device_index,
+  };
+  tt_recorded_result *results = NULL;
+  int count = 0;
+  TT_TRY(tt_recorder_lower(&recording.recorder, &recorded, &results, &count));
+  tt_status status = fresh_tensors(call, results, count, out_results);
+  if (!status) return TT_SUCCESS;
+  for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
+  tt_results_free(out_results);
+  return status;
+}
+
+static tt_status make_plan(const tt_call *call, const tt_tensor *results, int count) {
+  tt_recorder *r = &recording.recorder;
+  tt_recorded_result *recorded = tt_arena_allocate(tt_builder_arena(r->b), (size_t)count + 1, sizeof *recorded);
+  if (!recorded) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
+  for (int i = 0; i < count; ++i)
+    if (results[i].defined) TT_TRY(tt_recorder_read(r, &results[i], &recorded[i]));
+  tt_plan_request request = {call->overload->name, recorded, count};
+  tt_plan *plan;
+  TT_TRY(tt_plan_create(r, &request, &plan));
+  tt_key key;
+  tt_status status = tt_key_build(call, &key);
+  if (!status) status = tt_plan_enter(&key, plan);
+  tt_key_free(&key);
+  if (status) tt_plan_release(plan);
+  return status;
+}
+
+tt_status tt_record_end(const tt_call *call, const tt_tensor *results, int count) {
+  if (recording.depth == 0) return tt_internal_error("the end of a recording that never began");
+  if (recording.depth > 1) { // part of an outer program: its calls are there already
+    --recording.depth;
+    return TT_SUCCESS;
+  }
+  tt_status status = make_plan(call, results, count);
+  close_recording();
+  if (!status) return TT_SUCCESS;
+  tt_string text = TT_STRING_INIT;
+  tt_call_describe(call, &text);
+  status = tt_status_context(status, "%s", tt_string_text(&text));
+  tt_string_free(&text);
+  return status;
+}
