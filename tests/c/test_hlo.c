@@ -690,27 +690,43 @@ static void build_linalg(program *p, tt_dtype dtype) {
   keep(p, tt_hlo_rng_bits(b, state, TT_U64, DIMS(0)));
 }
 
-// The families with a dtype of each kind that prints or is checked in a way of its own.
-static const struct {
-  tt_dtype dtype;
+typedef struct case_of {
+  tt_dtype dtype; // one of each kind that prints or is checked in a way of its own
   void (*build)(program *p, tt_dtype dtype);
-} programs[] = {
-    {TT_BOOL, build_conversions},   {TT_S64, build_conversions},   {TT_F8E4M3FN, build_conversions}, {TT_C64, build_conversions},
-    {TT_BOOL, build_elementwise},   {TT_U8, build_elementwise},    {TT_F32, build_elementwise},      {TT_C64, build_elementwise},
-    {TT_F32, build_movement},       {TT_BOOL, build_reductions},   {TT_F32, build_reductions},       {TT_F32, build_indexing},
-    {TT_C64, build_indexing},       {TT_S64, build_contractions},  {TT_BF16, build_contractions},    {TT_F32, build_linalg},
-    {TT_C64, build_linalg},
-};
+} case_of;
 
-PLUGIN_TEST(hlo_plugins_take_every_constant) {
+static void compile_all(size_t count, const case_of *cases) {
   tt_client *client = new_client();
-  for (int dtype = TT_DTYPE_NONE + 1; dtype < TT_DTYPE_COUNT; ++dtype)
-    compile_program(client, (tt_dtype)dtype, build_constants);
+  for (size_t i = 0; i < count; ++i) compile_program(client, cases[i].dtype, cases[i].build);
   tt_client_destroy(client);
 }
 
-PLUGIN_TEST(hlo_plugins_take_every_op) {
-  tt_client *client = new_client();
-  for (size_t i = 0; i < COUNT_OF(programs); ++i) compile_program(client, programs[i].dtype, programs[i].build);
-  tt_client_destroy(client);
+PLUGIN_TEST(hlo_plugins_take_every_constant) {
+  case_of cases[TT_DTYPE_COUNT - 1];
+  for (int i = 0; i < TT_DTYPE_COUNT - 1; ++i) cases[i] = (case_of){(tt_dtype)(i + 1), build_constants};
+  compile_all(COUNT_OF(cases), cases);
+}
+
+PLUGIN_TEST(hlo_plugins_take_every_conversion) {
+  static const case_of cases[] = {
+      {TT_BOOL, build_conversions}, {TT_S64, build_conversions}, {TT_F8E4M3FN, build_conversions}, {TT_C64, build_conversions}};
+  compile_all(COUNT_OF(cases), cases);
+}
+
+PLUGIN_TEST(hlo_plugins_take_every_elementwise_op) {
+  static const case_of cases[] = {
+      {TT_BOOL, build_elementwise}, {TT_U8, build_elementwise}, {TT_F32, build_elementwise}, {TT_C64, build_elementwise}};
+  compile_all(COUNT_OF(cases), cases);
+}
+
+PLUGIN_TEST(hlo_plugins_take_every_structural_op) {
+  static const case_of cases[] = {{TT_F32, build_movement}, {TT_BOOL, build_reductions}, {TT_F32, build_reductions},
+                                  {TT_F32, build_indexing}, {TT_C64, build_indexing}};
+  compile_all(COUNT_OF(cases), cases);
+}
+
+PLUGIN_TEST(hlo_plugins_take_every_linear_op) {
+  static const case_of cases[] = {
+      {TT_S64, build_contractions}, {TT_BF16, build_contractions}, {TT_F32, build_linalg}, {TT_C64, build_linalg}};
+  compile_all(COUNT_OF(cases), cases);
 }

@@ -1,0 +1,9 @@
+// host_allocator.h - pinned memory: pages of the host from which a transfer may read while the program goes on.
+#pragma once
+
+namespace torch_tpu {
+
+// Does `address` lie in a live pinned block?
+bool is_pinned(const void *address);
+
+} // namespace torch_tpu

@@ -1,0 +1,168 @@
+// module.cpp - the Python extension torch_tpu._C: what the package torch_tpu calls, and the registrations at load.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Generator.h>
+
+#include "generator.h"
+#include "register.h"
+#include "support.h"
+
+namespace py = pybind11;
+
+namespace torch_tpu {
+namespace {
+
+// C++ classes are those of one minor version of torch.
+void check_torch_version() {
+  const auto version = py::module_::import("torch").attr("__version__").cast<std::string>();
+  if (version.starts_with("2.13.")) return;
+  throw py::import_error("torch_tpu is built for torch 2.13, but torch " + version +
+                         " is installed: pip install 'torch>=2.13,<2.14'");
+}
+
+void register_all() {
+  register_allocator();
+  register_guard();
+  register_host_allocator();
+  register_hooks();
+  register_basics();
+  register_kernels();
+  register_fallback();
+  register_autocast();
+  register_attention();
+}
+
+void set_search_dirs(const std::vector<std::string> &dirs) {
+  std::vector<const char *> texts;
+  for (const auto &dir : dirs) texts.push_back(dir.c_str());
+  TT_CHECK(tt_runtime_set_search_dirs(texts.data(), texts.size()));
+}
+
+std::string info() {
+  char *text = nullptr;
+  TT_CHECK(tt_runtime_info_json(&text));
+  std::string info = text;
+  tt_text_free(text);
+  return info;
+}
+
+py::dict device_properties(int index) {
+  tt_device_properties properties;
+  TT_CHECK(tt_device_get_properties(index, &properties));
+  py::dict result;
+  result["name"] = properties.name;
+  result["platform"] = properties.platform;
+  result["total_memory"] = properties.total_memory;
+  result["generation"] = properties.generation;
+  result["multi_processor_count"] = properties.multi_processor_count;
+  return result;
+}
+
+py::dict memory(int index) {
+  tt_memory_snapshot snapshot;
+  TT_CHECK(tt_device_memory(index, &snapshot));
+  py::dict result;
+#define X(field) result[#field] = snapshot.field;
+  X(current)
+  X(peak)
+  X(allocated)
+  X(freed)
+  X(blocks_current)
+  X(blocks_peak)
+  X(blocks_allocated)
+  X(blocks_freed)
+  X(out_of_memory_count)
+  X(limit)
+#undef X
+  return result;
+}
+
+std::pair<int64_t, int64_t> mem_get_info(int index) {
+  int64_t free = 0, total = 0;
+  TT_CHECK(tt_device_free_memory(index, &free, &total));
+  return {free, total};
+}
+
+py::dict counters() {
+  py::dict result, fallbacks;
+  for (int i = 0; i < TT_COUNTER_COUNT; ++i) {
+    const auto counter = static_cast<tt_counter>(i);
+    result[tt_counter_name(counter)] = tt_counter_get(counter);
+  }
+  tt_each_fallback([](void *user, const char *op, int64_t count) { (*static_cast<py::dict *>(user))[op] = count; }, &fallbacks);
+  result["fallbacks"] = fallbacks;
+  return result;
+}
+
+constexpr const char *kFallbacks[] = {"error", "warn", "allow"}; // by tt_fallback
+
+void set_fallback(const std::string &policy) {
+  for (int i = TT_FALLBACK_ERROR; i <= TT_FALLBACK_ALLOW; ++i)
+    if (policy == kFallbacks[i]) return tt_set_fallback(static_cast<tt_fallback>(i));
+  throw py::value_error("torch.tpu.fallback must be 'error', 'warn' or 'allow', not '" + policy + "'");
+}
+
+void define(py::module_ &m) {
+  // The exceptions of torch's C++ code as Python raises them elsewhere.
+  py::register_local_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) std::rethrow_exception(raised);
+    } catch (const c10::IndexError &error) {
+      PyErr_SetString(PyExc_IndexError, error.what_without_backtrace());
+    } catch (const c10::ValueError &error) {
+      PyErr_SetString(PyExc_ValueError, error.what_without_backtrace());
+    } catch (const c10::TypeError &error) {
+      PyErr_SetString(PyExc_TypeError, error.what_without_backtrace());
+    } catch (const c10::NotImplementedError &error) {
+      PyErr_SetString(PyExc_NotImplementedError, error.what_without_backtrace());
+    } catch (const c10::Error &error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+    }
+  });
+  using unlocked = py::call_guard<py::gil_scoped_release>;
+
+  m.def("_start", [] { TT_CHECK(tt_runtime_start()); }, unlocked());
+  m.def("_started", &tt_runtime_started);
+  m.def("_in_bad_fork", &tt_runtime_in_bad_fork);
+  m.def("_tpu_attached", &tt_runtime_tpu_attached);
+  m.def("_set_search_dirs", &set_search_dirs);
+  m.def("_info", &info, unlocked());
+
+  m.def("_device_count", &tt_runtime_device_count, unlocked());
+  m.def("_current_device", &tt_current_device);
+  m.def("_set_device", [](int index) { TT_CHECK(tt_set_current_device(index)); });
+  m.def("_synchronize", [](int index) { TT_CHECK(tt_synchronize(index)); }, unlocked());
+  m.def("_device_properties", &device_properties);
+
+  m.def("_memory", &memory);
+  m.def("_reset_peak_memory", [](int index) { TT_CHECK(tt_device_reset_peak_memory(index)); });
+  m.def("_reset_accumulated_memory", [](int index) { TT_CHECK(tt_device_reset_accumulated_memory(index)); });
+  m.def("_mem_get_info", &mem_get_info);
+  m.def("_empty_cache", [] { TT_CHECK(tt_device_empty_cache()); }, unlocked());
+
+  m.def("_get_eager_mode", [] { return static_cast<int>(tt_get_eager_mode()); });
+  m.def("_set_eager_mode", [](int mode) { TT_CHECK(tt_set_eager_mode(static_cast<tt_eager_mode>(mode))); });
+  m.def("_get_precision", &tt_get_precision);
+  m.def("_set_precision", &tt_set_precision);
+  m.def("_get_fallback", [] { return kFallbacks[tt_get_fallback()]; });
+  m.def("_set_fallback", &set_fallback);
+
+  m.def("_counters", &counters);
+  m.def("_reset_counters", &tt_counters_reset);
+  m.def("_ops", &supported_ops);
+  m.def("_set_decomposition_hook",
+        [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
+  m.def("_default_generator", [](int index) {
+    return py::reinterpret_steal<py::object>(
+        THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(index))));
+  });
+}
+
+} // namespace
+} // namespace torch_tpu
+
+PYBIND11_MODULE(_C, m) {
+  torch_tpu::check_torch_version();
+  torch_tpu::register_all();
+  torch_tpu::define(m);
+}

@@ -1,0 +1,17 @@
+// register.h - everything that torch learns from the bridge, one function per file. module.cpp calls each once at load, in
+// this order; nothing is registered by static initialisers, so that a torch of another version is refused before.
+#pragma once
+
+namespace torch_tpu {
+
+void register_allocator();
+void register_guard();
+void register_host_allocator();
+void register_hooks();
+void register_basics();
+void register_kernels();
+void register_fallback();
+void register_autocast();
+void register_attention();
+
+} // namespace torch_tpu

@@ -1,0 +1,26 @@
+// support.h - ops without a lowering: the decompositions of torch's Python side, and the list of what runs how.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernel.h"
+
+using PyObject = struct _object;
+
+namespace torch_tpu {
+
+// The Python callable that maps "aten::name.overload" to a decomposition or None. Takes a reference; NULL removes it.
+void set_decomposition_hook(PyObject *hook);
+bool has_decomposition(const std::string &name);
+
+// Makes the op's decomposition the plan of `call`, whose arguments are on `stack`: running the call again hits it. False if
+// there is no decomposition or it failed, which leaves everything as it was.
+bool record_decomposition(const c10::OperatorHandle &op, const Overload &overload, const FlatCall &call,
+                          const torch::jit::Stack &stack);
+
+// All overloads of aten with how they run: "lowered", "composite", "decomposed", "CPU" or "none".
+std::vector<std::pair<std::string, std::string>> supported_ops();
+
+} // namespace torch_tpu

@@ -1,0 +1,179 @@
+// index_map.c - how index tensors address an operand; see index.h.
+#include "op/index.h"
+
+#include <string.h>
+
+// --- index values ---------------------------------------------------------------------------------------------------------
+
+tt_dtype tt_index_dtype(int64_t size) { return size < INT32_MAX ? TT_S32 : TT_S64; }
+
+tt_value *tt_index_checked(tt_lowering *l, tt_value *index, int64_t size, bool wrap, tt_code code, const char *message) {
+  tt_builder *b = l->b;
+  if (tt_value_count(index) > 0) {
+    // Compared in its own dtype: 2^32 + 1 must not become 1 first. A size that the dtype cannot hold excludes nothing.
+    bool narrow = tt_dtype_bits(index->dtype) < 64 && size >= INT32_MAX;
+    tt_value *high = narrow ? tt_hlo_max_value(b, index->dtype) : tt_hlo_constant_i64(b, index->dtype, size);
+    tt_value *low = tt_hlo_constant_like(b, index, wrap && !narrow ? -(double)size : 0);
+    high = tt_hlo_broadcast_like(b, high, index);
+    tt_value *ok = tt_hlo_and(b, tt_hlo_compare(b, TT_GE, index, low), tt_hlo_compare(b, TT_LT, index, high));
+    tt_check_all(l, ok, code, message);
+    if (wrap) {
+      tt_value *negative = tt_hlo_compare(b, TT_LT, index, tt_hlo_constant_like(b, index, 0));
+      index = tt_hlo_select(b, negative, tt_hlo_add(b, index, high), index);
+    }
+  }
+  return tt_hlo_convert(b, index, tt_index_dtype(size));
+}
+
+bool tt_check_index_dtype(tt_lowering *l, int arg, const char *op) {
+  const tt_tensor *t = tt_tensor_arg(l, arg);
+  if (t && tt_is_index_dtype(t->dtype)) return true;
+  tt_fail(l, TT_INVALID_ARGUMENT,
+          "Expected tensor for argument #%d 'indices' to have one of the following scalar types: Long, Int; but got "
+          "torch.%sTensor instead (while checking arguments for %s)",
+          arg, t ? tt_dtype_text(t->dtype) : "Undefined", op);
+  return false;
+}
+
+tt_value *tt_at_least_1d(tt_builder *b, tt_value *x) { return x->rank > 0 ? x : tt_hlo_unsqueeze_dim(b, x, 0); }
+
+tt_value *tt_flat(tt_builder *b, tt_value *x) {
+  int64_t count = tt_value_count(x);
+  return tt_hlo_reshape(b, x, 1, &count);
+}
+
+// --- maps -----------------------------------------------------------------------------------------------------------------
+
+// The shape of what is read: the batch dims at `position`, around them those operand dims that are neither addressed nor
+// paired.
+static void complete(tt_index_map *map, const tt_value *x, int position) {
+  bool taken[TT_INDEX_MAX_DIMS] = {false};
+  for (int i = 0; i < x->rank; ++i) map->slice[i] = x->dims[i];
+  for (int i = 0; i < map->dim_count; ++i) taken[map->dims[i]] = true;
+  for (int i = 0; i < map->pair_count; ++i) taken[map->pairs[i]] = true;
+  map->rank = x->rank - map->dim_count - map->pair_count + map->batch_rank;
+  map->window_count = 0;
+  int next = 0;
+  for (int i = 0; i < map->rank; ++i) {
+    if (i >= position && i < position + map->batch_rank) {
+      map->sizes[i] = map->index->dims[i - position];
+      continue;
+    }
+    while (next < x->rank && taken[next]) ++next;
+    map->window[map->window_count++] = i;
+    map->sizes[i] = x->dims[next++];
+  }
+  for (int i = 0; i < x->rank; ++i)
+    if (taken[i]) map->slice[i] = 1;
+}
+
+void tt_map_rows(tt_index_map *map, const tt_value *x, int dim, tt_value *index) {
+  *map = (tt_index_map){.index = index, .batch_rank = index->rank, .dim_count = 1, .dims = {dim}};
+  complete(map, x, dim);
+}
+
+void tt_map_elements(tt_index_map *map, const tt_value *x, int dim, tt_value *index) {
+  *map = (tt_index_map){.index = index, .batch_rank = index->rank, .dim_count = 1, .dims = {dim}};
+  for (int i = 0; i < x->rank; ++i)
+    if (i != dim) map->pairs[map->pair_count++] = i;
+  complete(map, x, 0);
+}
+
+void tt_map_points(tt_builder *b, tt_index_map *map, const tt_value *x, int count, const int *dims, tt_value *const *indices,
+                   int position) {
+  int batch_rank = indices[0]->rank;
+  tt_value *vectors[TT_INDEX_MAX_DIMS] = {indices[0]};
+  for (int i = 0; count > 1 && i < count; ++i) vectors[i] = tt_hlo_unsqueeze_dim(b, indices[i], batch_rank);
+  tt_value *index = count > 1 ? tt_hlo_concatenate(b, count, vectors, batch_rank) : indices[0];
+  *map = (tt_index_map){.index = index, .batch_rank = batch_rank, .dim_count = count};
+  memcpy(map->dims, dims, (size_t)count * sizeof *dims);
+  complete(map, x, position);
+}
+
+tt_value *tt_index_read(tt_builder *b, tt_value *x, const tt_index_map *map) {
+  int64_t count = 1;
+  for (int i = 0; i < map->rank; ++i) count *= map->sizes[i];
+  // XLA has no slice of size 1 of nothing; that such an index is out of range has been said by its check.
+  if (count == 0 || tt_value_count(x) == 0) return tt_hlo_splat(b, x->dtype, map->rank, map->sizes, 0);
+  tt_gather numbers = {
+      .offset_count = map->window_count, .offset_dims = map->window,
+      .collapsed_count = map->dim_count, .collapsed_dims = map->dims,
+      .batching_count = map->pair_count, .operand_batching_dims = map->pairs, .index_batching_dims = map->pairs,
+      .map_count = map->dim_count, .start_index_map = map->dims,
+      .index_vector_dim = map->batch_rank, .slice_sizes = map->slice,
+  };
+  return tt_hlo_gather(b, x, map->index, &numbers);
+}
+
+static tt_combine combine_of_bool(tt_combine combine) {
+  if (combine == TT_COMBINE_ADD) return TT_COMBINE_MAX;
+  return combine == TT_COMBINE_MULTIPLY ? TT_COMBINE_MIN : combine;
+}
+
+tt_value *tt_index_write(tt_builder *b, tt_value *x, const tt_index_map *map, tt_value *updates, tt_combine combine) {
+  if (tt_value_count(updates) == 0 || tt_value_count(x) == 0) return x;
+  tt_dtype dtype = x->dtype;
+  bool widen = (combine == TT_COMBINE_ADD || combine == TT_COMBINE_MULTIPLY) && tt_dtype_is_narrow_float(dtype);
+  if (dtype == TT_BOOL) combine = combine_of_bool(combine);
+  tt_scatter numbers = {
+      .window_count = map->window_count, .update_window_dims = map->window,
+      .inserted_count = map->dim_count, .inserted_window_dims = map->dims,
+      .batching_count = map->pair_count, .input_batching_dims = map->pairs, .index_batching_dims = map->pairs,
+      .map_count = map->dim_count, .scatter_dims_to_operand_dims = map->dims,
+      .index_vector_dim = map->batch_rank,
+  };
+  if (!widen) return tt_hlo_scatter(b, x, map->index, updates, &numbers, combine);
+  x = tt_hlo_scatter(b, tt_hlo_convert(b, x, TT_F32), map->index, tt_hlo_convert(b, updates, TT_F32), &numbers, combine);
+  return tt_hlo_convert(b, x, dtype);
+}
+
+tt_value *tt_take_rows(tt_builder *b, tt_value *x, int dim, tt_value *index) {
+  tt_index_map map;
+  tt_map_rows(&map, x, dim, index);
+  return tt_index_read(b, x, &map);
+}
+
+// --- corners --------------------------------------------------------------------------------------------------------------
+
+tt_value *tt_corner(tt_builder *b, tt_value *x, const int64_t *sizes, int keep) {
+  for (int i = 0; i < x->rank; ++i)
+    if (i != keep && sizes[i] < x->dims[i]) x = tt_hlo_slice_dim(b, x, i, 0, sizes[i], 1);
+  return x;
+}
+
+tt_value *tt_put_corner(tt_builder *b, tt_value *x, tt_value *corner) {
+  if (tt_value_same_shape(x, corner)) return corner;
+  tt_value *starts[TT_INDEX_MAX_DIMS];
+  tt_value *zero = tt_hlo_constant(b, TT_S32, 0);
+  for (int i = 0; i < x->rank; ++i) starts[i] = zero;
+  return tt_hlo_dynamic_update_slice(b, x, corner, starts);
+}
+
+// --- masks ----------------------------------------------------------------------------------------------------------------
+
+tt_value *tt_running_sum(tt_builder *b, tt_value *x, int dim) {
+  if (tt_value_count(x) == 0) return x;
+  int64_t size[TT_INDEX_MAX_DIMS], low[TT_INDEX_MAX_DIMS];
+  for (int i = 0; i < x->rank; ++i) {
+    size[i] = i == dim ? x->dims[i] : 1;
+    low[i] = size[i] - 1;
+  }
+  return tt_hlo_reduce_window(b, x, TT_REDUCE_ADD, &(tt_window){.size = size, .pad_low = low});
+}
+
+tt_value *tt_mask_ranks(tt_builder *b, tt_value *mask) {
+  tt_value *ones = tt_hlo_convert(b, mask, tt_index_dtype(tt_value_count(mask)));
+  tt_value *counts = tt_running_sum(b, ones, 0);
+  return tt_hlo_subtract(b, counts, tt_hlo_constant_like(b, counts, 1));
+}
+
+tt_value *tt_mask_positions(tt_builder *b, tt_value *mask, int64_t count, int64_t fill) {
+  tt_value *ranks = tt_mask_ranks(b, mask);
+  tt_value *positions = tt_hlo_splat(b, ranks->dtype, 1, &count, (double)fill);
+  if (tt_value_count(mask) == 0 || count == 0) return positions;
+  // Elements that are not true go nowhere: XLA drops what is out of range.
+  tt_value *nowhere = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, ranks->dtype, count), ranks);
+  tt_index_map map;
+  tt_map_rows(&map, positions, 0, tt_hlo_select(b, mask, ranks, nowhere));
+  return tt_index_write(b, positions, &map, tt_hlo_iota(b, ranks->dtype, 1, mask->dims, 0), TT_COMBINE_REPLACE);
+}

@@ -1,0 +1,21 @@
+// random.h - draws that several random lowerings share. Each call draws new bits from the generator of its argument.
+#ifndef TT_OP_RANDOM_H_
+#define TT_OP_RANDOM_H_
+
+#include "op/lowering.h"
+
+enum { TT_RANDOM_MAX_DIMS = 66 };
+
+// F64 for F64 and 64-bit complex parts, else F32: the dtype in which a distribution over `dtype` is computed.
+tt_dtype tt_random_dtype(tt_dtype dtype);
+// Uniform in [0, 1): multiples of 2^-24 (F32) or 2^-53 (F64).
+tt_value *tt_random_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+// Uniform in (0, 1], with the resolution of all 32 or 64 bits near 0: what logarithms want.
+tt_value *tt_random_open_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+tt_value *tt_random_normal(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+// -log of an open uniform, kept above 0 so that it may divide.
+tt_value *tt_random_exponential(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+// BOOL, true with probability `p` to within 2^-32.
+tt_value *tt_random_bernoulli(tt_lowering *l, int generator_arg, double p, int rank, const int64_t *dims);
+
+#endif // TT_OP_RANDOM_H_

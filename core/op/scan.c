@@ -1,0 +1,152 @@
+// scan.c - running reductions along one dimension: cumsum, cumprod, logcumsumexp, cummax, cummin.
+//
+// A short dimension is one reduce_window whose window reaches back to the start. A long one is cut into blocks: each block is
+// scanned, then the blocks' totals (by the same function), and what came before a block is combined into it. That costs
+// O(n * block) instead of the O(n^2) of one window, adds in a better order than one after the other, and on XLA's CPU is
+// as fast as the rewriting of reduce_window along the last dimension and 4 to 10 times faster along any other.
+#include "op/axes.h"
+
+// An associative combination of two values, earlier one first. `combine` is elementwise and also works on whole arrays.
+typedef struct monoid {
+  tt_body combine;
+  void *user;
+  tt_value *identity; // scalar
+} monoid;
+
+static tt_value *combine(tt_builder *b, const monoid *m, tt_value *earlier, tt_value *later) {
+  tt_value *result;
+  m->combine(b, (tt_value *[]){earlier, later}, &result, m->user);
+  return result;
+}
+
+// --- the scan -------------------------------------------------------------------------------------------------------------------
+
+// A TPU's vectors have 128 lanes; XLA's CPU does best with short windows.
+static int64_t block_size(tt_builder *b) { return tt_builder_target(b)->is_tpu ? 128 : 16; }
+
+static tt_value *scan_window(tt_builder *b, tt_value *x, int dim, const monoid *m) {
+  int64_t size[TT_AXES_MAX], low[TT_AXES_MAX];
+  for (int i = 0; i < x->rank; ++i) {
+    size[i] = i == dim ? x->dims[i] : 1;
+    low[i] = size[i] - 1;
+  }
+  tt_value *result;
+  tt_hlo_reduce_window_with(b, 1, &x, &m->identity, &(tt_window){.size = size, .pad_low = low}, m->combine, m->user, &result);
+  return result;
+}
+
+// Adds `low` and `high` elements of the identity at the ends of dim; negative counts crop.
+static tt_value *pad(tt_builder *b, tt_value *x, int dim, int64_t low, int64_t high, const monoid *m) {
+  int64_t lows[TT_AXES_MAX] = {0}, highs[TT_AXES_MAX] = {0}, interior[TT_AXES_MAX] = {0};
+  lows[dim] = low;
+  highs[dim] = high;
+  return tt_hlo_pad(b, x, m->identity, lows, highs, interior);
+}
+
+// [..., n, ...] to [..., n / block, block, ...]
+static tt_value *split(tt_builder *b, tt_value *x, int dim, int64_t block) {
+  int64_t dims[TT_AXES_MAX + 1];
+  for (int i = 0; i < x->rank; ++i) dims[i < dim ? i : i + 1] = x->dims[i];
+  dims[dim] = x->dims[dim] / block;
+  dims[dim + 1] = block;
+  return tt_hlo_reshape(b, x, x->rank + 1, dims);
+}
+
+static tt_value *scan(tt_builder *b, tt_value *x, int dim, const monoid *m) {
+  if (tt_builder_failed(b) || x->rank == 0 || x->dims[dim] <= 1) return x;
+  int64_t n = x->dims[dim], block = block_size(b), blocks = (n + block - 1) / block;
+  if (n <= 2 * block || x->rank == TT_AXES_MAX) return scan_window(b, x, dim, m);
+
+  tt_value *padded = pad(b, x, dim, 0, blocks * block - n, m);
+  tt_value *inside = scan_window(b, split(b, padded, dim, block), dim + 1, m);
+  if (tt_builder_failed(b)) return x;
+  tt_value *totals = tt_hlo_squeeze_dim(b, tt_hlo_slice_dim(b, inside, dim + 1, block - 1, block, 1), dim + 1);
+  tt_value *before = pad(b, scan(b, totals, dim, m), dim, 1, -1, m); // the blocks before each
+  before = tt_spread(b, before, inside, tt_axes_range(dim + 1, dim + 2));
+  tt_value *result = tt_hlo_reshape(b, combine(b, m, before, inside), padded->rank, padded->dims);
+  return tt_hlo_slice_dim(b, result, dim, 0, n, 1);
+}
+
+// --- sums and products ------------------------------------------------------------------------------------------------------------
+
+static void binary(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
+  results[0] = tt_hlo_binary(b, user, arguments[0], arguments[1]);
+}
+
+static monoid monoid_of(tt_builder *b, tt_reduction kind, tt_dtype dtype) {
+  static const char *const ops[] = {[TT_REDUCE_ADD] = "stablehlo.add",
+                                    [TT_REDUCE_MULTIPLY] = "stablehlo.multiply",
+                                    [TT_REDUCE_MAX] = "stablehlo.maximum",
+                                    [TT_REDUCE_MIN] = "stablehlo.minimum"};
+  return (monoid){binary, (void *)ops[kind], tt_hlo_reduction_identity(b, kind, dtype)};
+}
+
+tt_value *tt_scan(tt_builder *b, tt_value *x, tt_reduction kind, int dim) {
+  monoid m = monoid_of(b, kind, x->dtype);
+  return scan(b, x, dim, &m);
+}
+
+// (self, dim, dtype?): the declared output has the dtype already.
+static void lower_running(tt_lowering *l, tt_reduction kind) {
+  tt_value *x = tt_operand(l, 0);
+  int dim = tt_wrap_dim(l, tt_int(l, 1), x->rank);
+  tt_dtype dtype = tt_dtype_arg(l, 2, tt_output_dtype(l, 0, x->dtype));
+  if (tt_failed(l)) return;
+  x = tt_hlo_convert(l->b, tt_hlo_convert(l->b, x, dtype), tt_compute_dtype(dtype));
+  tt_set_result(l, 0, tt_hlo_convert(l->b, tt_scan(l->b, x, kind, dim), dtype));
+}
+
+void tt_lower_cumsum(tt_lowering *l) { lower_running(l, TT_REDUCE_ADD); }
+void tt_lower_cumprod(tt_lowering *l) { lower_running(l, TT_REDUCE_MULTIPLY); }
+
+// --- logcumsumexp -----------------------------------------------------------------------------------------------------------------
+
+// log(exp(x) + exp(y)). An infinite or NaN greater one is the result: inf - inf would be NaN.
+static void log_add_exp(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
+  (void)user;
+  tt_value *x = arguments[0], *y = arguments[1];
+  tt_value *first = tt_hlo_compare(b, TT_GE, tt_hlo_real(b, x), tt_hlo_real(b, y));
+  if (tt_dtype_is_float(x->dtype)) first = tt_hlo_or(b, first, tt_hlo_is_nan(b, x));
+  tt_value *greater = tt_hlo_select(b, first, x, y), *less = tt_hlo_select(b, first, y, x);
+  tt_value *sum = tt_hlo_log_plus_one(b, tt_hlo_exponential(b, tt_hlo_subtract(b, less, greater)));
+  sum = tt_hlo_add(b, greater, sum);
+  results[0] = tt_hlo_select(b, tt_hlo_is_finite(b, greater), sum, greater);
+}
+
+void tt_lower_logcumsumexp(tt_lowering *l) {
+  tt_value *x = tt_operand(l, 0);
+  int dim = tt_wrap_dim(l, tt_int(l, 1), x->rank);
+  tt_dtype dtype = x->dtype;
+  if (tt_dtype_category(dtype) <= TT_CATEGORY_INTEGER)
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"logcumsumexp\" not implemented for '%s'", tt_dtype_text(dtype));
+  if (tt_failed(l)) return;
+  x = tt_hlo_convert(l->b, x, tt_compute_dtype(dtype));
+  monoid m = {log_add_exp, NULL, tt_hlo_constant(l->b, x->dtype, -__builtin_inf())};
+  tt_set_result(l, 0, tt_hlo_convert(l->b, scan(l->b, x, dim, &m), dtype));
+}
+
+// --- running extremes ---------------------------------------------------------------------------------------------------------------
+
+// The index is that of the latest element that equals the running extreme: the running maximum of the positions that do.
+static void lower_running_extreme(tt_lowering *l, tt_reduction kind, const char *name) {
+  tt_value *x = tt_operand(l, 0);
+  int dim = tt_wrap_dim(l, tt_int(l, 1), x->rank);
+  tt_dtype dtype = x->dtype;
+  if (tt_dtype_is_complex(dtype))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", name, tt_dtype_text(dtype));
+  if (tt_failed(l)) return;
+  if (x->rank == 0) {
+    tt_set_result(l, 0, x);
+    tt_set_result(l, 1, tt_hlo_constant_i64(l->b, TT_S64, 0));
+    return;
+  }
+  x = tt_computed_once(l->b, tt_hlo_convert(l->b, x, dtype == TT_BOOL ? TT_U8 : tt_compute_dtype(dtype)));
+  tt_value *values = tt_scan(l->b, x, kind, dim);
+  tt_value *position = tt_hlo_iota(l->b, tt_position_dtype(x->dims[dim]), x->rank, x->dims, dim);
+  position = tt_hlo_select(l->b, tt_is_extreme(l->b, x, values), position, tt_hlo_constant_like(l->b, position, 0));
+  tt_set_result(l, 0, tt_hlo_convert(l->b, values, dtype));
+  tt_set_result(l, 1, tt_hlo_convert(l->b, tt_scan(l->b, position, TT_REDUCE_MAX, dim), TT_S64));
+}
+
+void tt_lower_cummax(tt_lowering *l) { lower_running_extreme(l, TT_REDUCE_MAX, "cummax"); }
+void tt_lower_cummin(tt_lowering *l) { lower_running_extreme(l, TT_REDUCE_MIN, "cummin"); }

@@ -1,0 +1,17 @@
+"""Shared set-up: a fixed seed for every test, and random programs that are the same on every run."""
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+    yield
+    torch.tpu.synchronize()  # a failure that nobody waited for belongs to the test that caused it

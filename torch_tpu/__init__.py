@@ -1,0 +1,48 @@
+"""torch_tpu: the device "tpu" for PyTorch.
+
+Importing this package (``import torch`` does it by itself) registers the device; nothing is started and nothing is printed.
+The first tensor on "tpu" finds a PJRT plugin: libtpu where a TPU is attached, else an XLA CPU plugin that acts as a virtual
+TPU. Everything a user calls is in ``torch.tpu`` and ``torch.accelerator``.
+"""
+
+import os
+import sysconfig
+
+import torch
+
+if not torch.__version__.startswith("2.13."):
+    raise ImportError(
+        f"torch_tpu {'0.1.0'} is built for torch 2.13 (its C++ interfaces change between minor versions), "
+        f"but torch {torch.__version__} is installed. Install torch==2.13.0."
+    )
+
+from torch_tpu import _C  # noqa: E402
+
+__version__ = "0.1.0"
+
+
+def _search_dirs() -> list[str]:
+    """Folders in which pip may have put PJRT plugins, most likely first."""
+    candidates = [
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))),
+    ]
+    return list(dict.fromkeys(candidates))
+
+
+def _register() -> None:
+    """Registers the device, its module ``torch.tpu`` and the methods ``Tensor.tpu()``, ``Module.tpu()`` and so on."""
+    _C._set_search_dirs(_search_dirs())
+    torch.utils.rename_privateuse1_backend("tpu")
+    from torch_tpu import _decompositions, tpu
+
+    torch._register_device_module("tpu", tpu)
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    # The TPU's own half precision is bfloat16; torch's default for new backends is float16.
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
+    _C._set_decomposition_hook(_decompositions.find)
+
+
+_register()

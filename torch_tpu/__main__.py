@@ -1,0 +1,78 @@
+"""Command line: ``python -m torch_tpu info`` and ``python -m torch_tpu ops``."""
+
+import argparse
+import collections
+import json
+import sys
+from typing import Any
+
+import torch
+
+import torch_tpu
+from torch_tpu import _C
+
+
+def _memory_text(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _print_info(info: dict[str, Any]) -> None:
+    print(f"torch_tpu {torch_tpu.__version__}, torch {torch.__version__}")
+    print(f"TPU attached to this machine: {'yes' if info.get('tpu_attached') else 'no'}")
+    if info["error"]:
+        print(f"no device: {info['error']}")
+    if "plugin" in info:
+        print(f"plugin: {info['plugin']}")
+        print(f"  PJRT C API {info['pjrt_api']}, platform {info['platform']} ({info['platform_version'].strip()})")
+    for device in info.get("devices", []):
+        print(f"tpu:{device['index']}  {device['kind']}, {_memory_text(device['memory'])}")
+    print("looked for a plugin in:")
+    for probe in info.get("probes", []):
+        outcome = probe["reason"] or "taken"
+        print(f"  {probe['source']}: {probe['path'] or '-'}: {outcome}")
+    print("environment:")
+    for name, value in info.get("environment", {}).items():
+        print(f"  {name}={value}")
+
+
+def _info(options: argparse.Namespace) -> int:
+    info = json.loads(_C._info())
+    if options.json:
+        print(json.dumps(info, indent=2))
+    else:
+        _print_info(info)
+    return 1 if info["error"] else 0
+
+
+def _ops(options: argparse.Namespace) -> int:
+    ops = dict(sorted(_C._ops()))
+    if options.json:
+        print(json.dumps(ops, indent=2))
+        return 0
+    for name, how in ops.items():
+        print(f"{how:<10} {name}")
+    counts = collections.Counter(ops.values())
+    print(", ".join(f"{count} {how}" for how, count in counts.most_common()), file=sys.stderr)
+    return 0
+
+
+def main() -> int:
+    """Runs a command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torch_tpu", description="Looks into torch_tpu.")
+    commands = parser.add_subparsers(required=True)
+    info = commands.add_parser("info", help="devices, plugin, versions, what was probed and why it failed")
+    info.set_defaults(run=_info)
+    ops = commands.add_parser(
+        "ops",
+        help="every aten overload: lowered (one program), composite (several lowered ops), decomposed (torch's "
+        "decomposition as one program), CPU (counted fallback), none (no kernel in CPU torch either)",
+    )
+    ops.set_defaults(run=_ops)
+    for command in (info, ops):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

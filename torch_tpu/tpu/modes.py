@@ -1,0 +1,82 @@
+"""Eager modes and matmul precision.
+
+Both belong to the process, not to a thread: autograd runs backward passes on threads of its own.
+"""
+
+import enum
+
+from torch_tpu import _C
+
+
+class EagerMode(enum.Enum):
+    """How calls outside torch.compile run."""
+
+    #: Strict: one program per call, asynchronously.
+    DEFER_NEVER = 0
+    #: Debug: the same, waiting after each call, so that an error points at the line that caused it.
+    DEFER_NEVER_AND_LAUNCH_BLOCKING = 1
+    #: Calls are recorded and run together. Not implemented yet.
+    DEFER_AND_FUSE = 2
+
+
+class Precision(enum.Enum):
+    """Arithmetic of float32 matmuls and convolutions."""
+
+    #: One bfloat16 pass with float32 accumulation ("medium").
+    DEFAULT = "medium"
+    #: Three bfloat16 passes ("high").
+    HIGH = "high"
+    #: Full float32 ("highest").
+    HIGHEST = "highest"
+
+
+_PRECISIONS = {"medium": 0, "high": 1, "highest": 2}
+
+
+def get_eager_mode() -> EagerMode:
+    """Returns the mode in force."""
+    return EagerMode(_C._get_eager_mode())
+
+
+class set_eager_mode:  # noqa: N801  (a function that may be used in a with statement, like torch.set_grad_enabled)
+    """Sets the eager mode at once; used as a context manager it restores the old one at the end.
+
+    Raises NotImplementedError for ``EagerMode.DEFER_AND_FUSE``.
+    """
+
+    def __init__(self, mode: EagerMode) -> None:
+        if not isinstance(mode, EagerMode):
+            raise TypeError(f"expected a torch.tpu.EagerMode, got {type(mode).__name__}")
+        self._previous = _C._get_eager_mode()
+        _C._set_eager_mode(mode.value)
+
+    def __enter__(self) -> "set_eager_mode":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _C._set_eager_mode(self._previous)
+
+
+class precision:  # noqa: N801
+    """Context manager for the arithmetic of float32 matmuls and convolutions, forward and backward.
+
+    Inside it ``torch.set_float32_matmul_precision`` has no effect on TPU tensors.
+
+    Args:
+        value: "medium", "high", "highest" or a ``Precision``.
+    """
+
+    def __init__(self, value: str | Precision) -> None:
+        text = value.value if isinstance(value, Precision) else value
+        if text not in _PRECISIONS:
+            raise ValueError(f"precision must be 'medium', 'high' or 'highest', got {value!r}")
+        self._value = _PRECISIONS[text]
+        self._previous: list[int] = []
+
+    def __enter__(self) -> "precision":
+        self._previous.append(_C._get_precision())
+        _C._set_precision(self._value)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _C._set_precision(self._previous.pop())

@@ -1,0 +1,80 @@
+"""Streams and events.
+
+A TPU runs its programs in one queue, so streams order nothing among themselves; events and waits tell the truth about that
+queue: ``query`` is true only when the work is done, and ``elapsed_time`` measures between real completions.
+"""
+
+from typing import Any
+
+import torch
+
+from torch_tpu.tpu.devices import _DeviceLike, index_of
+
+
+class Stream(torch.Stream):
+    """A stream of a device, as ``torch.cuda.Stream``.
+
+    Args:
+        device: the device; the current one if None.
+        priority: accepted for compatibility.
+    """
+
+    def __new__(cls, device: _DeviceLike = None, priority: int = 0, **kwargs: Any) -> "Stream":
+        if kwargs and "stream_id" in kwargs:
+            return super().__new__(cls, **kwargs)
+        return super().__new__(cls, device=torch.device("tpu", index_of(device)), priority=priority)
+
+
+class Event(torch.Event):
+    """A point in a device's queue, as ``torch.cuda.Event``.
+
+    Args:
+        enable_timing: whether ``elapsed_time`` may be asked.
+        blocking: accepted for compatibility.
+        interprocess: not supported.
+    """
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> "Event":
+        if interprocess:
+            raise NotImplementedError("interprocess events are not supported on TPU")
+        return super().__new__(cls, device="tpu", enable_timing=enable_timing, blocking=blocking)
+
+
+def current_stream(device: _DeviceLike = None) -> torch.Stream:
+    """Returns this thread's current stream of a device."""
+    return torch.accelerator.current_stream(index_of(device))
+
+
+def default_stream(device: _DeviceLike = None) -> torch.Stream:
+    """Returns the default stream of a device."""
+    index = index_of(device)
+    return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._get_privateuse1_device_type())
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes ``stream`` this thread's current stream; None does nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+class StreamContext:
+    """Context manager that selects a stream (and its device); see ``stream``."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+        self._previous: list[torch.Stream] = []
+
+    def __enter__(self) -> torch.Stream | None:
+        if self.stream is not None:
+            self._previous.append(current_stream(self.stream.device))
+            set_stream(self.stream)
+        return self.stream
+
+    def __exit__(self, *exc: object) -> None:
+        if self.stream is not None:
+            set_stream(self._previous.pop())
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
+    """Returns a context manager that selects ``stream``; None does nothing."""
+    return StreamContext(stream)
