@@ -1,6 +1,9 @@
 // kernel.cpp - flattens the dispatcher's stack, calls the core, wraps what comes back. The hot path of every op.
 #include "kernel.h"
 
+#include <string_view>
+#include <unordered_set>
+
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
@@ -38,6 +41,21 @@ Overload::ReturnPlan plan_return(const c10::FunctionSchema &schema, const c10::A
   return {result.type()->kind() == c10::TypeKind::TensorType ? kFresh : kNumber, 0};
 }
 
+// Elementwise rows hold no matrix products, so their calls need not ask torch for the precision (20 ns).
+bool may_have_products(const tt_op *row) {
+  static const std::unordered_set<std::string_view> elementwise = {
+#define TT_OP(name, lower, flags) name,
+#define TT_UNARY_OP(name, emit, flags) name,
+#define TT_BINARY_OP(name, emit, flags) name,
+#include "op/foreach.def"
+#include "op/pointwise.def"
+#undef TT_OP
+#undef TT_UNARY_OP
+#undef TT_BINARY_OP
+  };
+  return row == nullptr || !elementwise.contains(row->name);
+}
+
 } // namespace
 
 bool is_written(const c10::Argument &argument) {
@@ -50,9 +68,8 @@ tt_variant variant_of(const c10::FunctionSchema &schema) {
   const auto &arguments = schema.arguments();
   for (const auto &argument : arguments)
     if (is_output(argument)) return TT_OUT;
-  const bool in_place = schema.name().ends_with("_") && !schema.name().ends_with("__") && !arguments.empty() &&
-                        is_written(arguments[0]);
-  return in_place ? TT_IN_PLACE : TT_FUNCTIONAL;
+  // By the schema, not by the name: __ilshift__ is one too.
+  return !arguments.empty() && is_written(arguments[0]) ? TT_IN_PLACE : TT_FUNCTIONAL;
 }
 
 int Overload::list_size(int result_count) const {
@@ -66,6 +83,7 @@ int Overload::list_size(int result_count) const {
 
 Overload::Overload(const c10::OperatorHandle &op, const tt_op *row, bool structured) {
   const auto &schema = op.schema();
+  has_products = may_have_products(row);
   arg_count = static_cast<int>(schema.arguments().size());
   for (int i = 0; i < arg_count; ++i) {
     const auto &argument = schema.arguments()[i];
@@ -121,7 +139,7 @@ FlatCall::FlatCall(const Overload &overload, const c10::OperatorHandle &op, cons
   core.written_count = static_cast<int>(written_.size());
   core.device_index = device_ >= 0 ? device_ : tt_current_device();
   core.default_dtype = to_dtype(c10::get_default_dtype_as_scalartype());
-  core.precision = matmul_precision();
+  core.precision = overload.has_products ? matmul_precision() : TT_PRECISION_MEDIUM;
 }
 
 inline void FlatCall::add(const c10::IValue &value, tt_arg &arg, bool number, bool written) {

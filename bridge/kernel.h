@@ -44,6 +44,7 @@ class Overload {
   uint64_t numbers = 0; // bit per argument: Scalar or float
   uint64_t ones = 0;    // bit per argument: a number that is compiled in when it is 1 (TT_OP_ONE_IS_STATIC)
   uint64_t written = 0; // bit per argument: the schema marks it as written
+  bool has_products;    // may hold matrix products: the precision in force matters
   int indices = -1;     // the argument `Tensor?[] indices`, which may hold masks and CPU tensors
   std::vector<ReturnPlan> returns;
 };

@@ -5,6 +5,7 @@ The first tensor on "tpu" finds a PJRT plugin: libtpu where a TPU is attached, e
 TPU. Everything a user calls is in ``torch.tpu`` and ``torch.accelerator``.
 """
 
+import atexit
 import os
 import sysconfig
 
@@ -43,6 +44,8 @@ def _register() -> None:
     # The TPU's own half precision is bfloat16; torch's default for new backends is float16.
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     _C._set_decomposition_hook(_decompositions.find)
+    # XLA's CPU plugins crash when a program still runs while the process exits.
+    atexit.register(_C._settle)
 
 
 _register()

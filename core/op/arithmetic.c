@@ -94,7 +94,17 @@ tt_value *tt_emit_trunc(tt_builder *b, tt_value *x) {
   return tt_hlo_select(b, is_negative(b, x), tt_hlo_ceil(b, x), tt_hlo_floor(b, x));
 }
 
-static tt_value *divide_trunc(tt_builder *b, tt_value *x, tt_value *y) { return tt_emit_trunc(b, tt_hlo_divide(b, x, y)); }
+// x as the narrow float that the operands are: torch's kernels round what goes into a step function, so the step must see
+// the same (6.75 // -0.0483 in bfloat16 is -140, of -139.6).
+static tt_value *rounded(tt_pointwise *p, tt_value *x) {
+  if (p->common == TT_BF16) return tt_hlo_reduce_precision(p->b, x, 8, 7);
+  if (p->common == TT_F16) return tt_hlo_reduce_precision(p->b, x, 5, 10);
+  return x;
+}
+
+static tt_value *divide_trunc(tt_pointwise *p) {
+  return tt_emit_trunc(p->b, rounded(p, tt_hlo_divide(p->b, p->x[0], p->x[1])));
+}
 
 static tt_value *divide_floor_integer(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *quotient = tt_hlo_divide(b, x, y);
@@ -105,10 +115,12 @@ static tt_value *divide_floor_integer(tt_builder *b, tt_value *x, tt_value *y) {
 
 // c10::div_floor_floating, Python's algorithm: (x - x mod y) / y is a whole number but for rounding, so floor(x / y) is right
 // at the edges too (1 // 0.1 is 9), and at infinities (pytorch#189243).
-static tt_value *divide_floor_float(tt_builder *b, tt_value *x, tt_value *y) {
+static tt_value *divide_floor_float(tt_pointwise *p) {
+  tt_builder *b = p->b;
+  tt_value *x = p->x[0], *y = p->x[1];
   tt_value *remainder = tt_hlo_remainder(b, x, y);
   tt_value *plain = tt_hlo_divide(b, x, y);
-  tt_value *quotient = tt_hlo_divide(b, tt_hlo_subtract(b, x, remainder), y);
+  tt_value *quotient = rounded(p, tt_hlo_divide(b, rounded(p, tt_hlo_subtract(b, x, remainder)), y));
   quotient = tt_hlo_select(b, remainder_is_off(b, remainder, y), tt_add_constant(b, quotient, -1), quotient);
   tt_value *floor = tt_hlo_floor(b, quotient);
   tt_value *rounds_up = tt_compare_constant(b, TT_GT, tt_hlo_subtract(b, quotient, floor), 0.5);
@@ -118,14 +130,15 @@ static tt_value *divide_floor_float(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_hlo_select(b, tt_compare_constant(b, TT_EQ, y, 0), plain, result);
 }
 
-tt_value *tt_emit_divide_floor(tt_builder *b, tt_value *x, tt_value *y) {
-  return is_float(x) ? divide_floor_float(b, x, y) : divide_floor_integer(b, x, y);
+static tt_value *divide_floor(tt_pointwise *p) {
+  return is_float(p->x[0]) ? divide_floor_float(p) : divide_floor_integer(p->b, p->x[0], p->x[1]);
 }
+void tt_lower_floor_divide(tt_lowering *l) { tt_pointwise_each(l, divide_floor, 2, NULL); }
 
 static tt_value *divide_rounded(tt_pointwise *p) {
   const char *mode = tt_text(p->l, 2);
-  if (strcmp(mode, "trunc") == 0) return divide_trunc(p->b, p->x[0], p->x[1]);
-  if (strcmp(mode, "floor") == 0) return tt_emit_divide_floor(p->b, p->x[0], p->x[1]);
+  if (strcmp(mode, "trunc") == 0) return divide_trunc(p);
+  if (strcmp(mode, "floor") == 0) return divide_floor(p);
   tt_fail(p->l, TT_INVALID_ARGUMENT,
           "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '%s'", mode);
   return p->x[0];
@@ -257,6 +270,10 @@ tt_value *tt_emit_gcd(tt_builder *b, tt_value *x, tt_value *y) {
 tt_value *tt_emit_lcm(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *gcd = tt_emit_gcd(b, x, y);
   tt_value *none = tt_compare_constant(b, TT_EQ, gcd, 0);
-  tt_value *multiple = tt_hlo_multiply(b, tt_hlo_divide(b, x, tt_select_constant(b, none, 1, gcd)), y);
-  return tt_select_constant(b, none, 0, tt_hlo_abs(b, multiple));
+  tt_value *share = tt_hlo_divide(b, x, tt_select_constant(b, none, 1, gcd));
+  // torch computes narrow integers in int, so that the sign is gone before the product wraps.
+  bool narrow = tt_dtype_size(x->dtype) < 4;
+  tt_value *multiple = narrow ? tt_hlo_multiply(b, tt_hlo_abs(b, share), tt_hlo_abs(b, y))
+                              : tt_hlo_abs(b, tt_hlo_multiply(b, share, y));
+  return tt_select_constant(b, none, 0, multiple);
 }

@@ -94,7 +94,29 @@ void tt_lower_nan_to_num(tt_lowering *l) { tt_pointwise_each(l, nan_to_num, 1, N
 // --- exponentials and logarithms ----------------------------------------------------------------------------------------------
 
 tt_value *tt_emit_exp2(tt_builder *b, tt_value *x) { return tt_hlo_power(b, tt_hlo_constant_like(b, x, 2), x); }
-tt_value *tt_emit_log2(tt_builder *b, tt_value *x) { return tt_divide_constant(b, tt_hlo_log(b, x), M_LN2); }
+
+// The exponent is taken from the bits, so that powers of two have whole logarithms: floor(log2(n)) must not be off by one.
+// Complex numbers, denormals, infinities and what has no logarithm go the plain way.
+tt_value *tt_emit_log2(tt_builder *b, tt_value *x) {
+  tt_value *plain = tt_divide_constant(b, tt_hlo_log(b, x), M_LN2);
+  if (!is_float(x)) return plain;
+  bool wide = x->dtype == TT_F64;
+  tt_dtype integer = wide ? TT_S64 : TT_S32;
+  int fraction_bits = wide ? 52 : 23;
+  double smallest = wide ? 0x1p-1022 : 0x1p-126;
+  tt_value *bits = tt_hlo_bitcast_convert(b, x, integer, x->rank, x->dims);
+  // Mantissas from sqrt(1/2) to sqrt(2), so that no cancellation follows.
+  int64_t half = wide ? 0x3FE6A09E667F3BCD : 0x3F3504F3;
+  tt_value *origin = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, integer, half), bits);
+  tt_value *shift = tt_hlo_constant_like(b, bits, fraction_bits);
+  tt_value *exponent = tt_hlo_shift_right_arithmetic(b, tt_hlo_subtract(b, bits, origin), shift);
+  tt_value *mantissa_bits = tt_hlo_subtract(b, bits, tt_hlo_shift_left(b, exponent, shift));
+  tt_value *mantissa = tt_hlo_bitcast_convert(b, mantissa_bits, x->dtype, x->rank, x->dims);
+  tt_value *fraction = tt_multiply_constant(b, tt_hlo_log(b, mantissa), M_LOG2E);
+  tt_value *ordinary = tt_hlo_and(b, tt_compare_constant(b, TT_GE, x, smallest), tt_compare_constant(b, TT_LT, x, HUGE_VAL));
+  return tt_hlo_select(b, ordinary, tt_hlo_add(b, tt_hlo_convert(b, exponent, x->dtype), fraction), plain);
+}
+
 tt_value *tt_emit_log10(tt_builder *b, tt_value *x) { return tt_divide_constant(b, tt_hlo_log(b, x), M_LN10); }
 tt_value *tt_emit_reciprocal(tt_builder *b, tt_value *x) { return tt_reciprocal(b, x); }
 

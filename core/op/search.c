@@ -30,9 +30,11 @@ static void not_done(tt_builder *b, tt_value *const *arguments, tt_value **resul
   results[0] = tt_hlo_compare(b, TT_LT, arguments[STEP], tt_hlo_constant_i64(b, TT_S32, s->steps));
 }
 
-// Whether the place for `value` is behind `boundary`. NaN values go to the end.
+// Whether the place for `value` is behind `boundary`. NaN values go to the end, behind everything; a NaN boundary, which stands
+// at the end itself, has no number behind it.
 static tt_value *is_behind(tt_builder *b, tt_value *boundary, tt_value *value, bool right) {
-  return tt_hlo_not(b, tt_hlo_compare(b, right ? TT_GT : TT_GE, boundary, value));
+  tt_value *behind = tt_hlo_compare(b, right ? TT_LE : TT_LT, boundary, value);
+  return tt_dtype_is_float(value->dtype) ? tt_hlo_or(b, behind, tt_hlo_is_nan(b, value)) : behind;
 }
 
 static void halve(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {

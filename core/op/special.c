@@ -124,13 +124,19 @@ tt_value *tt_emit_ndtri(tt_builder *b, tt_value *p) {
 
 // --- derivatives of log gamma ---------------------------------------------------------------------------------------------
 
+// -inf and inf at 0 and -0, where CHLO gives NaN.
+tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
+  tt_value *is_zero = tt_compare_constant(b, TT_EQ, x, 0);
+  return tt_hlo_select(b, is_zero, tt_hlo_divide(b, tt_hlo_constant_like(b, x, -1), x), tt_hlo_digamma(b, x));
+}
+
 // (n, x): the n-th derivative of digamma, (-1)^(n + 1) n! zeta(n + 1, x).
 static tt_value *polygamma(tt_pointwise *p) {
   tt_builder *b = p->b;
   tt_value *x = p->x[0];
   int64_t n = tt_int(p->l, 0);
   if (n < 0) tt_fail(p->l, TT_INVALID_ARGUMENT, "polygamma(n, x) does not support negative n.");
-  if (n <= 0) return tt_hlo_digamma(b, x);
+  if (n <= 0) return tt_emit_digamma(b, x);
   tt_value *zeta = tt_hlo_zeta(b, tt_hlo_constant_like(b, x, (double)n + 1), x);
   return tt_multiply_constant(b, zeta, (n % 2 == 0 ? -1 : 1) * tgamma((double)n + 1));
 }

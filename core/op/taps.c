@@ -61,9 +61,9 @@ static tt_value *weight_table(tt_lowering *l, const tt_taps *taps, tt_dtype dtyp
   return tt_hlo_reshape(l->b, all, 2, (int64_t[]){taps->out, taps->count});
 }
 
-// --- the two forms -------------------------------------------------------------------------------------------------------------
+// --- forms -------------------------------------------------------------------------------------------------------------------
 
-// One matmul by the map's matrix [in, out].
+// A matmul by the map's matrix [in, out]: the fast form on a TPU. A value that is not finite spreads along its whole row.
 static tt_value *by_matrix(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   tt_builder *b = l->b;
   const int64_t dims[] = {taps->in, taps->out, taps->count};
@@ -79,24 +79,46 @@ static tt_value *by_matrix(tt_lowering *l, tt_value *x, int dim, const tt_taps *
   return tt_hlo_transpose(b, y, order);
 }
 
+static bool has_unused(const tt_taps *taps) {
+  for (int64_t i = 0; i < taps->out * taps->count; ++i)
+    if (taps->weight[i] == 0) return true;
+  return false;
+}
+
+// pieces * factors, broadcast from `factor_dims` on; an unused tap gives 0 even where the piece is not finite.
+static tt_value *weigh(tt_lowering *l, tt_value *pieces, tt_value *factors, const int *factor_dims, bool unused) {
+  tt_builder *b = l->b;
+  factors = tt_hlo_broadcast_in_dim(b, factors, pieces->rank, pieces->dims, factor_dims);
+  tt_value *y = tt_hlo_multiply(b, pieces, factors), *zero = tt_hlo_constant_like(b, y, 0);
+  return unused ? tt_hlo_select(b, tt_hlo_compare(b, TT_EQ, factors, zero), zero, y) : y;
+}
+
 // One gather and one multiply-add per tap.
 static tt_value *by_rows(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   tt_builder *b = l->b;
   tt_value *index = index_table(l, taps), *weight = weight_table(l, taps, x->dtype), *sum = NULL;
+  bool unused = has_unused(taps);
   for (int t = 0; t < taps->count; ++t) {
     tt_value *rows = tt_hlo_reshape(b, tt_hlo_slice_dim(b, index, 1, t, t + 1, 1), 1, &taps->out);
     tt_value *factor = tt_hlo_reshape(b, tt_hlo_slice_dim(b, weight, 1, t, t + 1, 1), 1, &taps->out);
-    tt_value *piece = tt_take_rows(b, x, dim, rows);
-    tt_value *term = tt_hlo_multiply(b, piece, tt_hlo_broadcast_in_dim(b, factor, piece->rank, piece->dims, &dim));
+    tt_value *term = weigh(l, tt_take_rows(b, x, dim, rows), factor, &dim, unused);
     sum = sum ? tt_hlo_add(b, sum, term) : term;
   }
   return sum;
 }
 
+// One gather of all taps side by side, and one sum.
+static tt_value *by_windows(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
+  tt_value *pieces = tt_take_rows(l->b, x, dim, index_table(l, taps)); // dim becomes [out, count]
+  const int at[] = {dim, dim + 1};
+  tt_value *terms = weigh(l, pieces, weight_table(l, taps, x->dtype), at, has_unused(taps));
+  return tt_hlo_reduce(l->b, terms, TT_REDUCE_ADD, 1, &at[1]);
+}
+
+extern int tt_taps_mode; int tt_taps_mode=1;
 tt_value *tt_taps_apply(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   if (tt_failed(l)) return x;
-  extern int tt_taps_mode;
-  if (tt_taps_mode) return by_rows(l, x, dim, taps);
-  return by_matrix(l, x, dim, taps);
+  if (tt_taps_mode==0) return by_matrix(l, x, dim, taps);
+  if (tt_taps_mode==2) return by_windows(l, x, dim, taps);
+  return by_rows(l, x, dim, taps);
 }
-int tt_taps_mode;

@@ -121,7 +121,8 @@ static void put_cpu_options(option_writer *w, const tt_client *client, const cha
 static void put_debug_options(option_writer *w, const tt_client *client, const char *text, int64_t size,
                               const tt_compile_options *options) {
   // The short cuts to a fast compile are those of the CPU compiler.
-  bool fast_compile = options->fast_compile && client->is_host;
+  // A scatter outside a fusion is refused ("HLO opcode scatter is not supported by XLA:CPU ThunkEmitter").
+  bool fast_compile = options->fast_compile && client->is_host && !contains(text, size, "scatter");
   const char *passes = disabled_passes(fast_compile, options->exact);
   if (client->is_host) put_cpu_options(w, client, text, size);
   put_number_option(w, OPTION_INDEX_EXCESS_PRECISION, VALUE_BOOL, false);

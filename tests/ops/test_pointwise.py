@@ -68,6 +68,8 @@ def find(name):
 @pytest.mark.parametrize("name", EXACT + SMOOTH)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_unary_floats(name, dtype):
+    if dtype == torch.bfloat16 and name in ("special.erfcx", "special.ndtri", "special.log_ndtr"):
+        pytest.skip("no CPU kernel")
     check(find(name), sample(dtype), rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6 if dtype == torch.float32 else 1e-13)
 
 
@@ -154,6 +156,8 @@ BINARY += ["heaviside", "nextafter", "logaddexp", "logaddexp2", "special.xlog1py
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_binary_floats(name, dtype):
     x, y = torch.tensor(X, dtype=dtype), torch.tensor(Y, dtype=dtype)
+    if name == "special.zeta" and dtype == torch.bfloat16:
+        pytest.skip("no CPU kernel")
     if name == "special.zeta":
         x, y = x.abs() + 1.5, y.abs() + 0.5
         x, y = x[:7], y[:7]
@@ -206,7 +210,7 @@ def test_division_modes(dtype):
     for mode in (None, "trunc", "floor"):
         expected = torch.div(x, y, rounding_mode=mode)
         actual = torch.div(x.to("tpu"), y.to("tpu"), rounding_mode=mode).cpu()
-        torch.testing.assert_close(actual, expected, rtol=1e-6 if mode is None else 0, atol=0, equal_nan=True)
+        torch.testing.assert_close(actual, expected, rtol=1e-6 if mode is None else 0, atol=0)
     assert torch.equal(torch.remainder(x.to("tpu"), y.to("tpu")).cpu(), torch.remainder(x, y))
     assert torch.equal(torch.fmod(x.to("tpu"), y.to("tpu")).cpu(), torch.fmod(x, y))
     check_raises(RuntimeError, "rounding_mode", torch.div, x, y, rounding_mode="up")
@@ -308,7 +312,7 @@ def test_clamp():
     check(torch.clamp, x, 2, 1)
     check(torch.clamp, x, NAN, 1)
     check(torch.clamp, x, torch.tensor(0.0), torch.ones(5))
-    check(torch.clamp, x, max=torch.zeros(5))
+    check(torch.clamp, x, None, torch.zeros(5))
     check(torch.clamp, torch.arange(5), 1.5, 3.0)
     check(torch.clamp_min, x, 0.25)
     check(torch.clamp_max, x, torch.tensor(0.25))

@@ -244,7 +244,8 @@ def test_vector_norm(order):
     check(lambda x: norm(x, order, 0), torch.tensor([[1.0, NAN, INF, 0.0], [-2.0, 1.0, 2.0, 0.0]]))
     check(lambda x: norm(x, order), numbers(6, dtype=torch.complex64))
     check(lambda x: norm(x, order, 1), numbers(3, 40, dtype=torch.bfloat16))
-    check_gradient(lambda x: norm(x, order, 1), numbers(3, 4))
+    if order != 0:
+        check_gradient(lambda x: norm(x, order, 1), numbers(3, 4))
 
 
 def test_norm_overloads():
