@@ -66,11 +66,28 @@ void append_tensors(const c10::IValue &value, std::vector<tt_tensor> &tensors) {
     for (const c10::IValue &item : value.toListRef()) append_tensors(item, tensors);
 }
 
-// Between tt_record_begin and tt_record_end; aborts on the way out if neither came.
+// The ops whose decompositions this thread is running, innermost first: some lead back to themselves.
+struct Active {
+  const Overload &overload;
+  const Active *outer;
+};
+thread_local const Active *active = nullptr;
+
+bool is_active(const Overload &overload) {
+  for (const Active *each = active; each != nullptr; each = each->outer)
+    if (&each->overload == &overload) return true;
+  return false;
+}
+
+// From tt_record_begin to tt_record_end; aborts on the way out if that did not come.
 class Recording {
  public:
-  explicit Recording(const tt_call &call) : call_(call) { TT_CHECK(tt_record_begin(&call)); }
+  Recording(const Overload &overload, const tt_call &call) : call_(call), active_{overload, active} {
+    TT_CHECK(tt_record_begin(&call));
+    active = &active_;
+  }
   ~Recording() {
+    active = active_.outer;
     if (!ended_) tt_record_abort();
   }
   void end(const std::vector<tt_tensor> &results) {
@@ -80,6 +97,7 @@ class Recording {
 
  private:
   const tt_call &call_;
+  const Active active_;
   bool ended_ = false;
 };
 
@@ -97,11 +115,12 @@ bool has_decomposition(const std::string &name) {
 
 bool record_decomposition(const c10::OperatorHandle &op, const Overload &overload, const FlatCall &call,
                           const torch::jit::Stack &stack) {
+  if (is_active(overload)) return false;
   const py::gil_scoped_acquire gil;
   const py::object function = find(overload.core->name);
   if (function.is_none()) return false;
   try {
-    Recording recording(call.core);
+    Recording recording(overload, call.core);
     const auto returned = from_python(op.schema(), call_python(function, op.schema(), stack));
     std::vector<tt_tensor> results;
     if (overload.core->variant == TT_FUNCTIONAL)

@@ -90,11 +90,13 @@ void run_on_cpu(const c10::OperatorHandle &op, const Overload &overload, int dev
 
 void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   Unlowered &entry = unlowered(op);
+  if (entry.overload.indices >= 0 && prepare_indices(entry.overload, *stack)) return;
   FlatCall call(entry.overload, op, *stack);
   Results results;
   if (!call.run(results)) return finish(entry.overload, results, *stack);
   if (entry.try_decomposition && record_decomposition(op, entry.overload, call, *stack) && !call.run(results))
     return finish(entry.overload, results, *stack);
+  TORCH_CHECK_NOT_IMPLEMENTED(!tt_record_active(), entry.name, " is not lowered for TPU and cannot be part of a program");
   announce(entry, call);
   run_on_cpu(op, entry.overload, call.core.device_index, *stack);
   entry.try_decomposition = false; // the call was sound, so the decomposition (if any) is of no use here

@@ -342,6 +342,7 @@ OutKernel::OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool struc
 
 void OutKernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
   const bool expected = expected_out == overload.core;
+  if (overload.indices >= 0) prepare_indices(overload, *stack);
   FlatCall call(overload, op, *stack);
   Results results;
   if (expected) {

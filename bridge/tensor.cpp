@@ -82,8 +82,14 @@ c10::Scalar load_scalar(c10::ScalarType type, const void *data) {
 }
 
 // --- storages and tensors ------------------------------------------------------------------------------------------------
-void raise_foreign_storage(const c10::TensorImpl &tensor) {
-  TORCH_CHECK(false, "a tensor of ", tensor.device(), " has a storage that torch_tpu did not make");
+void locate(const c10::TensorImpl &tensor, tt_tensor &out) {
+  const c10::StorageImpl *storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  int64_t byte_offset = 0;
+  out.storage = storage != nullptr ? tt_storage_at(storage->data_ptr().get(), &byte_offset) : nullptr;
+  const int64_t itemsize = static_cast<int64_t>(tensor.itemsize());
+  TORCH_CHECK(out.storage != nullptr && byte_offset % itemsize == 0, "a tensor on ", tensor.device(),
+              " has a storage that torch_tpu did not make");
+  out.offset += byte_offset / itemsize;
 }
 
 at::Tensor wrap(tt_result &result) {

@@ -41,24 +41,18 @@ c10::Scalar load_scalar(c10::ScalarType type, const void *data);
 // --- storages ------------------------------------------------------------------------------------------------------------
 c10::Allocator *allocator();
 void release_storage(void *context);
-[[noreturn]] void raise_foreign_storage(const c10::TensorImpl &tensor);
-
-inline tt_storage *storage_of(const c10::TensorImpl &tensor) {
-  const c10::StorageImpl *storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage == nullptr || storage->data_ptr().get_deleter() != &release_storage) [[unlikely]]
-    raise_foreign_storage(tensor);
-  return static_cast<tt_storage *>(storage->data_ptr().get_context());
-}
-
 // Grows or shrinks a TPU storage, keeping the common prefix of its contents.
 void resize_storage(c10::StorageImpl &storage, int64_t byte_size);
 
 // --- tensors -------------------------------------------------------------------------------------------------------------
+// Finds the storage behind a tensor that torch made by address (at::from_blob), for describe.
+void locate(const c10::TensorImpl &tensor, tt_tensor &out);
+
 // The core's view of a TPU tensor. Borrows its storage, sizes and strides.
 inline void describe(const c10::TensorImpl &tensor, tt_tensor &out) {
+  const c10::StorageImpl *storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto type = c10::typeMetaToScalarType(tensor.dtype());
-  out.storage = storage_of(tensor);
   out.dtype = to_dtype(type);
   out.rank = static_cast<int>(sizes.size());
   out.sizes = sizes.data();
@@ -68,6 +62,10 @@ inline void describe(const c10::TensorImpl &tensor, tt_tensor &out) {
   out.cpu_scalar = false;
   out.wrapped_number = tensor.is_wrapped_number();
   out.defined = true;
+  if (storage != nullptr && storage->data_ptr().get_deleter() == &release_storage) [[likely]]
+    out.storage = static_cast<tt_storage *>(storage->data_ptr().get_context());
+  else
+    locate(tensor, out);
   if (out.dtype == TT_DTYPE_NONE) [[unlikely]]
     raise_unsupported_dtype("tpu", type);
 }

@@ -120,10 +120,22 @@ static tt_value *source_base(void *user, int slot) {
   return tt_hlo_splat(r->b, t->dtype, 1, &count, 0);
 }
 
+static bool same_digit(const tt_digit *a, const tt_digit *b) {
+  return a->divisor == b->divisor && a->modulus == b->modulus && a->inner_divisor == b->inner_divisor &&
+         a->inner_modulus == b->inner_modulus;
+}
+
 // A rank-0 parameter, shared by equal inputs.
 static tt_value *scalar_input(tt_recorder *r, const tt_input *input) {
+  for (int i = 0; i < r->input_count; ++i) {
+    const tt_input *other = &r->inputs[i];
+    if (other->kind == input->kind && other->dtype == input->dtype && other->slot == input->slot &&
+        other->number == input->number && same_digit(&other->digit, &input->digit))
+      return other->value;
+  }
   tt_status status = add_input(r, input);
-  return status ? tt_builder_fail(r->b, status) : tt_builder_parameter(r->b, input->dtype, 0, NULL);
+  if (status) return tt_builder_fail(r->b, status);
+  return r->inputs[r->input_count - 1].value = tt_builder_parameter(r->b, input->dtype, 0, NULL);
 }
 
 static const tt_arg *nth_number(const tt_arg *args, int count, int *io_left) {

@@ -34,6 +34,7 @@ typedef struct tt_input {
   tt_digit digit;
   tt_storage *storage;     // TT_INPUT_STORAGE: borrowed from the recorder
   const tt_layout *layout; // TT_INPUT_STORAGE
+  tt_value *value;         // the parameter
 } tt_input;
 
 // What the recorder knows of a storage.

@@ -60,6 +60,21 @@ static void live_remove(tt_storage *storage) {
   pthread_mutex_unlock(&live_lock);
 }
 
+tt_storage *tt_storage_at(const void *address, int64_t *out_byte_offset) {
+  int index = 0;
+  if (!tt_address_device(address, &index)) return NULL;
+  pthread_mutex_lock(&live_lock);
+  tt_storage *storage = live[index];
+  for (; storage != NULL; storage = storage->next) {
+    int64_t offset = (const char *)address - (const char *)storage->address;
+    if (storage->address == NULL || offset < 0 || offset >= storage->byte_size) continue;
+    *out_byte_offset = offset;
+    break;
+  }
+  pthread_mutex_unlock(&live_lock);
+  return storage;
+}
+
 // A storage with an address and without a value, not yet in the list.
 static tt_status storage_allocate(tt_device *device, int64_t byte_size, tt_storage **out_storage) {
   void *block = NULL;

@@ -121,5 +121,8 @@ void tt_storage_report(tt_device *device, int count, tt_string *out);
 void tt_byte_size_append(tt_string *out, int64_t byte_size);
 // Is `address` inside the reserved range? Then which device.
 bool tt_storage_owns_address(const void *address, int *out_device_index);
+// The live storage whose range holds `address`, and where in it; NULL if there is none. Borrowed: whoever has the address
+// keeps the storage alive. Searches all storages of the device.
+tt_storage *tt_storage_at(const void *address, int64_t *out_byte_offset);
 
 #endif // TT_GRAPH_STORAGE_H_

@@ -198,6 +198,12 @@ static tt_value *resample_dim(tt_lowering *l, tt_value *x, int dim, const tt_tap
   return tt_take_rows(l->b, x, dim, tt_hlo_constant_vector(l->b, TT_S32, (int)taps->out, taps->index));
 }
 
+// Bytes are rounded after each dimension, the last one first, as torch (and Pillow) do.
+static tt_value *round_byte(tt_lowering *l, tt_value *x) {
+  x = tt_hlo_floor(l->b, tt_add(l, x, tt_hlo_constant(l->b, x->dtype, 0.5)));
+  return tt_hlo_clamp(l->b, tt_hlo_constant_like(l->b, x, 0), x, tt_hlo_constant_like(l->b, x, 255));
+}
+
 // forward:  (self, output_size, [align_corners], scales...)
 // backward: (grad_output, output_size, input_size, [align_corners], scales...)
 static void lower_resample(tt_lowering *l, const kind *kind, bool backward) {
@@ -210,15 +216,12 @@ static void lower_resample(tt_lowering *l, const kind *kind, bool backward) {
   tt_value *x = tt_operand(l, 0);
   tt_dtype dtype = x->dtype;
   if (kind->has_align || backward) x = tt_hlo_convert(l->b, x, dtype == TT_U8 ? TT_F32 : tt_compute_dtype(dtype));
-  for (int i = 0; i < spatial && !tt_failed(l); ++i) {
+  for (int i = spatial - 1; i >= 0 && !tt_failed(l); --i) {
     tt_taps taps;
     double scale = tt_double_or(l, next + i, 0);
     if (kind->map(l, kind, in[2 + i], out[i], align, scale, dtype == TT_F64, &taps))
       x = resample_dim(l, x, 2 + i, &taps, backward);
-  }
-  if (dtype == TT_U8 && x->dtype == TT_F32) {
-    x = tt_hlo_clamp(l->b, tt_hlo_constant_like(l->b, x, 0), x, tt_hlo_constant_like(l->b, x, 255));
-    x = tt_hlo_round_nearest_even(l->b, x);
+    if (dtype == TT_U8 && kind->has_align) x = round_byte(l, x);
   }
   tt_set_result(l, 0, tt_hlo_convert(l->b, x, dtype));
 }

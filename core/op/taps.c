@@ -5,6 +5,8 @@
 
 #include "op/index.h"
 
+enum { MANY_TAPS = 16 }; // more would make the program long
+
 bool tt_taps_create(tt_lowering *l, int64_t in, int64_t out, int64_t count, tt_taps *taps) {
   tt_arena *arena = tt_builder_arena(l->b);
   size_t entries = (size_t)(out * count > 0 ? out * count : 1);
@@ -115,10 +117,8 @@ static tt_value *by_windows(tt_lowering *l, tt_value *x, int dim, const tt_taps 
   return tt_hlo_reduce(l->b, terms, TT_REDUCE_ADD, 1, &at[1]);
 }
 
-extern int tt_taps_mode; int tt_taps_mode=1;
 tt_value *tt_taps_apply(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   if (tt_failed(l)) return x;
-  if (tt_taps_mode==0) return by_matrix(l, x, dim, taps);
-  if (tt_taps_mode==2) return by_windows(l, x, dim, taps);
-  return by_rows(l, x, dim, taps);
+  if (tt_builder_target(l->b)->is_tpu) return by_matrix(l, x, dim, taps);
+  return taps->count <= MANY_TAPS ? by_rows(l, x, dim, taps) : by_windows(l, x, dim, taps);
 }

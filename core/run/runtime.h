@@ -63,6 +63,7 @@ tt_status tt_storage_create_on(int index, int64_t byte_size, tt_storage **out_st
 void *tt_storage_address(const tt_storage *storage); // start of its reserved range; NULL for zero bytes
 void tt_storage_release(tt_storage *storage);        // also in graph/storage.h
 bool tt_storage_owns_address(const void *address, int *out_device_index); // also in graph/storage.h
+tt_storage *tt_storage_at(const void *address, int64_t *out_byte_offset); // also in graph/storage.h
 
 // --- waiting ------------------------------------------------------------------------------------------------------------
 // All work of a device is one queue, so every stream waits for it whole. A program that failed since the last wait is
