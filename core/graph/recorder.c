@@ -7,15 +7,15 @@
 
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program"); }
 
-// Makes room for one more item of `size` bytes.
-static tt_status grow(void **items, int count, int *capacity, size_t size) {
-  if (count < *capacity) return TT_SUCCESS;
+// Makes room for one more item of `size` bytes. False when memory is exhausted.
+static bool grow(void **items, int count, int *capacity, size_t size) {
+  if (count < *capacity) return true;
   int wanted = *capacity ? 2 * *capacity : 16;
   void *bigger = tt_realloc_array(*items, (size_t)wanted, size);
-  if (!bigger) return out_of_memory();
+  if (!bigger) return false;
   *items = bigger;
   *capacity = wanted;
-  return TT_SUCCESS;
+  return true;
 }
 
 tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots, int slot_count) {
@@ -41,16 +41,17 @@ static size_t place(const tt_recorder *r, const tt_storage *storage) {
   return at;
 }
 
-static tt_status rehash(tt_recorder *r) {
-  if (2 * (r->record_count + 1) <= r->table_size) return TT_SUCCESS;
+// Keeps the table at most half full. False when memory is exhausted.
+static bool rehash(tt_recorder *r) {
+  if (2 * (r->record_count + 1) <= r->table_size) return true;
   int size = r->table_size ? 2 * r->table_size : 32;
   int *table = tt_calloc((size_t)size, sizeof *table);
-  if (!table) return out_of_memory();
+  if (!table) return false;
   tt_free(r->table);
   r->table = table;
   r->table_size = size;
   for (int i = 0; i < r->record_count; ++i) r->table[place(r, r->records[i].storage)] = i + 1;
-  return TT_SUCCESS;
+  return true;
 }
 
 // The first slot of the call that has this storage.
@@ -61,10 +62,10 @@ static int slot_of(const tt_recorder *r, const tt_storage *storage) {
 }
 
 tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage) {
-  if (rehash(r)) return NULL;
+  if (!rehash(r)) return NULL;
   size_t at = place(r, storage);
   if (r->table[at]) return &r->records[r->table[at] - 1];
-  if (grow((void **)&r->records, r->record_count, &r->record_capacity, sizeof *r->records)) return NULL;
+  if (!grow((void **)&r->records, r->record_count, &r->record_capacity, sizeof *r->records)) return NULL;
   r->records[r->record_count++] =
       (tt_record){.storage = tt_storage_retain(storage), .input = -1, .slot = slot_of(r, storage)};
   r->table[at] = r->record_count;
@@ -72,7 +73,7 @@ tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage) {
 }
 
 static tt_status add_input(tt_recorder *r, const tt_input *input) {
-  TT_TRY(grow((void **)&r->inputs, r->input_count, &r->input_capacity, sizeof *r->inputs));
+  if (!grow((void **)&r->inputs, r->input_count, &r->input_capacity, sizeof *r->inputs)) return out_of_memory();
   r->inputs[r->input_count++] = *input;
   return TT_SUCCESS;
 }
@@ -216,9 +217,8 @@ static tt_value *source_random_state(void *user, tt_generator *generator, int64_
 
 static void source_check(void *user, tt_value *ok, tt_code code, const char *message) {
   tt_recorder *r = user;
-  tt_status status = grow((void **)&r->checks, r->check_count, &r->check_capacity, sizeof *r->checks);
-  if (status) {
-    tt_builder_fail(r->b, status);
+  if (!grow((void **)&r->checks, r->check_count, &r->check_capacity, sizeof *r->checks)) {
+    tt_builder_fail(r->b, out_of_memory());
     return;
   }
   r->checks[r->check_count++] = (tt_recorded_check){ok, code, message};
