@@ -90,7 +90,7 @@ void run_on_cpu(const c10::OperatorHandle &op, const Overload &overload, int dev
 
 void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   Unlowered &entry = unlowered(op);
-  if (entry.overload.indices >= 0 && prepare_indices(entry.overload, *stack)) return;
+  if (entry.overload.prepare != nullptr && entry.overload.prepare(entry.overload, *stack)) return;
   FlatCall call(entry.overload, op, *stack);
   Results results;
   if (!call.run(results)) return finish(entry.overload, results, *stack);

@@ -84,13 +84,13 @@ int Overload::list_size(int result_count) const {
 Overload::Overload(const c10::OperatorHandle &op, const tt_op *row, bool structured) {
   const auto &schema = op.schema();
   has_products = may_have_products(row);
+  prepare = find_prepare(schema);
   arg_count = static_cast<int>(schema.arguments().size());
   for (int i = 0; i < arg_count; ++i) {
     const auto &argument = schema.arguments()[i];
     const uint64_t bit = UINT64_C(1) << i;
     if (is_number(argument.type())) numbers |= bit;
     if (is_written(argument)) written |= bit;
-    if (argument.name() == "indices" && argument.type()->kind() == c10::TypeKind::ListType) indices = i;
   }
   if (row != nullptr && (row->flags & TT_OP_ONE_IS_STATIC)) ones = numbers;
   for (const auto &result : schema.returns()) returns.push_back(plan_return(schema, result));
@@ -327,7 +327,7 @@ void run_wrapper(const c10::OperatorHandle &op, const Overload &overload, FlatCa
 } // namespace
 
 void Kernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
-  if (overload.indices >= 0 && prepare_indices(overload, *stack)) return;
+  if (overload.prepare != nullptr && overload.prepare(overload, *stack)) return;
   FlatCall call(overload, op, *stack);
   Results results;
   if (call.run(results)) return run_wrapper(op, overload, call, *stack);
@@ -342,7 +342,7 @@ OutKernel::OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool struc
 
 void OutKernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stack *stack) {
   const bool expected = expected_out == overload.core;
-  if (overload.indices >= 0) prepare_indices(overload, *stack);
+  if (overload.prepare != nullptr) overload.prepare(overload, *stack);
   FlatCall call(overload, op, *stack);
   Results results;
   if (expected) {

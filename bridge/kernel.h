@@ -14,6 +14,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include "prepare.h"
 #include "tensor.h"
 
 namespace torch_tpu {
@@ -45,7 +46,7 @@ class Overload {
   uint64_t ones = 0;    // bit per argument: a number that is compiled in when it is 1 (TT_OP_ONE_IS_STATIC)
   uint64_t written = 0; // bit per argument: the schema marks it as written
   bool has_products;    // may hold matrix products: the precision in force matters
-  int indices = -1;     // the argument `Tensor?[] indices`, which may hold masks and CPU tensors
+  Prepare prepare;      // NULL for most
   std::vector<ReturnPlan> returns;
 };
 
@@ -96,10 +97,6 @@ class FlatCall {
 
 // Takes the arguments off the stack and puts the returns on it.
 void finish(const Overload &overload, tt_results &results, torch::jit::Stack &stack);
-
-// Masks and CPU tensors among the indices become long TPU tensors, as in torch.cuda. True if the call is done: a write under
-// one mask of one number is masked_fill, which needs no count of the mask's elements.
-bool prepare_indices(const Overload &overload, torch::jit::Stack &stack);
 
 // A functional or in-place overload, or an out= variant that a row names itself.
 class Kernel final : public c10::OperatorKernel {

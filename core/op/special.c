@@ -103,7 +103,9 @@ static tt_value *ndtri_of_tail(tt_builder *b, tt_value *p) {
   tt_value *reached = tt_multiply_constant(b, tt_hlo_erfc(b, tt_multiply_constant(b, x, -M_SQRT1_2)), 0.5);
   tt_value *density = tt_hlo_exponential(b, tt_multiply_constant(b, tt_square(b, x), -0.5));
   density = tt_multiply_constant(b, density, M_2_SQRTPI * M_SQRT1_2 / 2);
-  return tt_hlo_subtract(b, x, tt_hlo_divide(b, tt_hlo_subtract(b, reached, p), density));
+  // On the logarithm of p, since differences of such small numbers are denormal and flushed.
+  tt_value *distance = tt_hlo_log(b, tt_hlo_divide(b, reached, p));
+  return tt_hlo_subtract(b, x, tt_hlo_multiply(b, distance, tt_hlo_divide(b, reached, density)));
 }
 
 // Inverse of the distribution function: infinite at 0 and 1, NaN outside.

@@ -78,7 +78,9 @@ def test_ternary():
         for value in (1, 0.3):
             check(name, x, y, z, value=value)
         check(name, x, y, z, [0.1, 0.2, 0.3, 0.4])
-        check(name, x, y, z, torch.tensor([0.1, 0.2, 0.3, 0.4]))
+        numbers = torch.tensor([0.1, 0.2, 0.3, 0.4])  # stays on the CPU
+        function = getattr(torch, "_foreach_" + name)
+        compare(function(*to_tpu((x, y, z)), numbers), function(x, y, z, numbers))
     check("lerp", x, y, 0.3)
     check("lerp", x, y, z)
     check("lerp", x, y, [0.1, 0.6, 0.3, 0.4])

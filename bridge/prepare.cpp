@@ -1,0 +1,123 @@
+// prepare.cpp - indices as long tensors on the indexed tensor's device, and outputs of the right size.
+#include "prepare.h"
+
+#include <ATen/core/List.h>
+#include <ATen/native/RangeUtils.h>
+#include <ATen/native/TensorAdvancedIndexingUtils.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/masked_fill.h>
+
+#include "kernel.h"
+
+namespace torch_tpu {
+
+// --- indices ---------------------------------------------------------------------------------------------------------------
+namespace {
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+bool is_mask(const at::Tensor &index) {
+  return index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;
+}
+
+bool is_ready(const c10::IValue &index) {
+  if (index.isNone() || !index.toTensor().defined()) return true;
+  return index.toTensor().device().type() == kTPU && !is_mask(index.toTensor());
+}
+
+Indices expand(const at::Tensor &self, const Indices &indices) {
+  Indices expanded;
+  for (auto &index : at::native::expandTensors(self, indices, /*ensure_same_device=*/true))
+    expanded.push_back(index.defined() ? std::optional(index.to(self.device())) : std::nullopt);
+  return expanded;
+}
+
+} // namespace
+
+bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
+  const size_t first = stack.size() - overload.arg_count;
+  const size_t indices_at = 1; // self, indices, values, accumulate
+  c10::IValue &argument = stack[first + indices_at];
+  bool ready = true;
+  for (const auto &index : argument.toListRef()) ready = ready && is_ready(index);
+  const at::Tensor self = stack[first].toTensor();
+  TORCH_CHECK(self.device().type() == kTPU, "indices should be either on ", c10::kCPU,
+              " or on the same device as the indexed tensor (", self.device(), ")");
+  if (ready) return false;
+
+  const auto indices = argument.toOptionalTensorList();
+  const bool puts = overload.arg_count >= 4; // index_put and its siblings
+  if (puts && !stack[first + 3].toBool()) {
+    const at::Tensor value = stack[first + 2].toTensor();
+    const auto [can, mask] = at::native::canDispatchToMaskedFill(self, indices, value);
+    if (can) {
+      at::Tensor result = overload.written != 0 ? self.masked_fill_(mask, value.item()) : self.masked_fill(mask, value.item());
+      torch::jit::drop(stack, overload.arg_count);
+      stack.emplace_back(std::move(result));
+      return true;
+    }
+  }
+  argument = expand(self, indices);
+  return false;
+}
+
+// --- outputs ---------------------------------------------------------------------------------------------------------------
+namespace {
+
+// The arguments of an overload, by position.
+const c10::IValue *arguments(const Overload &overload, const torch::jit::Stack &stack) {
+  return stack.data() + stack.size() - overload.arg_count;
+}
+
+void resize(const at::Tensor &out, int64_t size) {
+  if (out.numel() == size) return;
+  if (out.numel() > 0) {
+    TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+               " which does not match the computed number of elements ", size,
+               ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
+               "shape (", size, ",).");
+  }
+  out.resize_({size});
+}
+
+} // namespace
+
+bool resize_arange_output(const Overload &overload, torch::jit::Stack &stack) {
+  const auto *values = arguments(overload, stack);
+  const at::Tensor &out = values[3].toTensor();
+  const auto start = values[0].toScalar(), end = values[1].toScalar(), step = values[2].toScalar();
+  resize(out, out.scalar_type() == c10::ScalarType::Long ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                         : at::native::compute_arange_size<double>(start, end, step));
+  return false;
+}
+
+bool resize_range_output(const Overload &overload, torch::jit::Stack &stack) {
+  const auto *values = arguments(overload, stack);
+  const auto start = values[0].toScalar(), end = values[1].toScalar(), step = values[2].toScalar();
+  at::native::arange_check_bounds(start, end, step);
+  resize(values[3].toTensor(), static_cast<int64_t>((end.toDouble() - start.toDouble()) / step.toDouble() + 1));
+  return false;
+}
+
+bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack) {
+  const auto *values = arguments(overload, stack);
+  const int64_t n = values[0].toInt();
+  const at::Tensor &out = values[2].toTensor();
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  at::native::check_supported_max_int_with_precision(n, out);
+  if (out.numel() != n) out.resize_({n});
+  return false;
+}
+
+// --- which -----------------------------------------------------------------------------------------------------------------
+Prepare find_prepare(const c10::FunctionSchema &schema) {
+  const auto name = c10::toString(schema.operator_name());
+  if (name == "aten::arange.start_out") return &resize_arange_output;
+  if (name == "aten::range.out") return &resize_range_output;
+  if (name == "aten::randperm.generator_out") return &resize_randperm_output;
+  const auto indices = schema.argumentIndexWithName("indices");
+  const bool indexes = indices && schema.arguments()[*indices].type()->kind() == c10::TypeKind::ListType;
+  return indexes ? &prepare_indices : nullptr;
+}
+
+} // namespace torch_tpu
