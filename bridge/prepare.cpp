@@ -36,8 +36,7 @@ Indices expand(const at::Tensor &self, const Indices &indices) {
 
 bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
   const size_t first = stack.size() - overload.arg_count;
-  const size_t indices_at = 1; // self, indices, values, accumulate
-  c10::IValue &argument = stack[first + indices_at];
+  c10::IValue &argument = stack[first + 1]; // self, indices, values, accumulate
   bool ready = true;
   for (const auto &index : argument.toListRef()) ready = ready && is_ready(index);
   const at::Tensor self = stack[first].toTensor();
@@ -115,9 +114,8 @@ Prepare find_prepare(const c10::FunctionSchema &schema) {
   if (name == "aten::arange.start_out") return &resize_arange_output;
   if (name == "aten::range.out") return &resize_range_output;
   if (name == "aten::randperm.generator_out") return &resize_randperm_output;
-  const auto indices = schema.argumentIndexWithName("indices");
-  const bool indexes = indices && schema.arguments()[*indices].type()->kind() == c10::TypeKind::ListType;
-  return indexes ? &prepare_indices : nullptr;
+  if (schema.arguments().size() < 2 || schema.arguments()[1].name() != "indices") return nullptr;
+  return *schema.arguments()[1].type() == *c10::ListType::ofOptionalTensors() ? &prepare_indices : nullptr;
 }
 
 } // namespace torch_tpu

@@ -191,11 +191,11 @@ static bool read_max_pool3d(tt_lowering *l, int x, int first, tt_pool *p) {
   if (tt_failed(l)) return false;
   tt_pool_read(l, t, 3, first, first + 3, p);
   for (int i = 0; i < 3 && !tt_failed(l); ++i) {
-    if (p->kernel[i] <= 0)
+    if (p->stride[i] == 0)
+      tt_fail(l, TT_INVALID_ARGUMENT, "stride should not be zero");
+    else if (p->kernel[i] <= 0)
       tt_fail(l, TT_INVALID_ARGUMENT, "kernel size should be greater than zero, but got kT: %lld kH: %lld kW: %lld",
               (long long)p->kernel[0], (long long)p->kernel[1], (long long)p->kernel[2]);
-    else if (p->stride[i] == 0)
-      tt_fail(l, TT_INVALID_ARGUMENT, "stride should not be zero");
     else if (p->stride[i] < 0)
       tt_fail(l, TT_INVALID_ARGUMENT, "stride should be greater than zero, but got dT: %lld dH: %lld dW: %lld",
               (long long)p->stride[0], (long long)p->stride[1], (long long)p->stride[2]);

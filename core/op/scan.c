@@ -11,6 +11,7 @@ typedef struct monoid {
   tt_body combine;
   void *user;
   tt_value *identity; // scalar
+  bool costly;        // worth combining whole arrays, which become vector instructions, where a window goes one by one
 } monoid;
 
 static tt_value *combine(tt_builder *b, const monoid *m, tt_value *earlier, tt_value *later) {
@@ -43,6 +44,17 @@ static tt_value *pad(tt_builder *b, tt_value *x, int dim, int64_t low, int64_t h
   return tt_hlo_pad(b, x, m->identity, lows, highs, interior);
 }
 
+// Each element combined with the one 1, 2, 4, ... before it: log2(n) steps over the whole array.
+static tt_value *scan_steps(tt_builder *b, tt_value *x, int dim, const monoid *m) {
+  for (int64_t step = 1; step < x->dims[dim] && !tt_builder_failed(b); step *= 2)
+    x = combine(b, m, pad(b, x, dim, step, -step, m), x);
+  return x;
+}
+
+static tt_value *scan_short(tt_builder *b, tt_value *x, int dim, const monoid *m) {
+  return m->costly ? scan_steps(b, x, dim, m) : scan_window(b, x, dim, m);
+}
+
 // [..., n, ...] to [..., n / block, block, ...]
 static tt_value *split(tt_builder *b, tt_value *x, int dim, int64_t block) {
   int64_t dims[TT_AXES_MAX + 1];
@@ -55,10 +67,10 @@ static tt_value *split(tt_builder *b, tt_value *x, int dim, int64_t block) {
 static tt_value *scan(tt_builder *b, tt_value *x, int dim, const monoid *m) {
   if (tt_builder_failed(b) || x->rank == 0 || x->dims[dim] <= 1) return x;
   int64_t n = x->dims[dim], block = block_size(b), blocks = (n + block - 1) / block;
-  if (n <= 2 * block || x->rank == TT_AXES_MAX) return scan_window(b, x, dim, m);
+  if (n <= 2 * block || x->rank == TT_AXES_MAX) return scan_short(b, x, dim, m);
 
   tt_value *padded = pad(b, x, dim, 0, blocks * block - n, m);
-  tt_value *inside = scan_window(b, split(b, padded, dim, block), dim + 1, m);
+  tt_value *inside = scan_short(b, split(b, padded, dim, block), dim + 1, m);
   if (tt_builder_failed(b)) return x;
   tt_value *totals = tt_hlo_squeeze_dim(b, tt_hlo_slice_dim(b, inside, dim + 1, block - 1, block, 1), dim + 1);
   tt_value *before = pad(b, scan(b, totals, dim, m), dim, 1, -1, m); // the blocks before each
@@ -78,7 +90,7 @@ static monoid monoid_of(tt_builder *b, tt_reduction kind, tt_dtype dtype) {
                                     [TT_REDUCE_MULTIPLY] = "stablehlo.multiply",
                                     [TT_REDUCE_MAX] = "stablehlo.maximum",
                                     [TT_REDUCE_MIN] = "stablehlo.minimum"};
-  return (monoid){binary, (void *)ops[kind], tt_hlo_reduction_identity(b, kind, dtype)};
+  return (monoid){binary, (void *)ops[kind], tt_hlo_reduction_identity(b, kind, dtype), false};
 }
 
 tt_value *tt_scan(tt_builder *b, tt_value *x, tt_reduction kind, int dim) {
@@ -121,7 +133,7 @@ void tt_lower_logcumsumexp(tt_lowering *l) {
     tt_fail(l, TT_NOT_IMPLEMENTED, "\"logcumsumexp\" not implemented for '%s'", tt_dtype_text(dtype));
   if (tt_failed(l)) return;
   x = tt_hlo_convert(l->b, x, tt_compute_dtype(dtype));
-  monoid m = {log_add_exp, NULL, tt_hlo_constant(l->b, x->dtype, -__builtin_inf())};
+  monoid m = {log_add_exp, NULL, tt_hlo_constant(l->b, x->dtype, -__builtin_inf()), true};
   tt_set_result(l, 0, tt_hlo_convert(l->b, scan(l->b, x, dim, &m), dtype));
 }
 
