@@ -3,6 +3,7 @@
 #include <ATen/SDPBackend.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
+#include <torch/library.h>
 
 #include "register.h"
 #include "tensor.h"
@@ -26,6 +27,10 @@ int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor 
 
 } // namespace
 
-void register_attention() { at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose); }
+void register_attention() {
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
+  auto &m = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  m.impl("_fused_sdp_choice", TORCH_FN(choose)); // asked by name too
+}
 
 } // namespace torch_tpu

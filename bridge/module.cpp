@@ -1,6 +1,7 @@
 // module.cpp - the Python extension torch_tpu._C: what the package torch_tpu calls, and the registrations at load.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 
 #include "generator.h"
@@ -103,20 +104,12 @@ void set_fallback(const std::string &policy) {
 }
 
 void define(py::module_ &m) {
-  // The exceptions of torch's C++ code as Python raises them elsewhere.
+  // Exceptions as in torch's own functions.
   py::register_local_exception_translator([](std::exception_ptr raised) {
     try {
       if (raised) std::rethrow_exception(raised);
-    } catch (const c10::IndexError &error) {
-      PyErr_SetString(PyExc_IndexError, error.what_without_backtrace());
-    } catch (const c10::ValueError &error) {
-      PyErr_SetString(PyExc_ValueError, error.what_without_backtrace());
-    } catch (const c10::TypeError &error) {
-      PyErr_SetString(PyExc_TypeError, error.what_without_backtrace());
-    } catch (const c10::NotImplementedError &error) {
-      PyErr_SetString(PyExc_NotImplementedError, error.what_without_backtrace());
-    } catch (const c10::Error &error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+    } catch (const c10::Error &) {
+      torch::translate_exception_to_python(raised);
     }
   });
   using unlocked = py::call_guard<py::gil_scoped_release>;

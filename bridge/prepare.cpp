@@ -7,7 +7,7 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/masked_fill.h>
 
-#include "kernel.h"
+#include "call.h"
 
 namespace torch_tpu {
 
@@ -20,9 +20,11 @@ bool is_mask(const at::Tensor &index) {
   return index.scalar_type() == c10::ScalarType::Bool || index.scalar_type() == c10::ScalarType::Byte;
 }
 
-bool is_ready(const c10::IValue &index) {
+// A write takes masks as they are: its lowering needs no count of their true elements, hence no wait for the device.
+bool is_ready(const c10::IValue &index, bool writes) {
   if (index.isNone() || !index.toTensor().defined()) return true;
-  return index.toTensor().device().type() == kTPU && !is_mask(index.toTensor());
+  const at::Tensor &tensor = index.toTensor();
+  return tensor.device().type() == kTPU && (!is_mask(tensor) || (writes && tensor.scalar_type() == c10::ScalarType::Bool));
 }
 
 Indices expand(const at::Tensor &self, const Indices &indices) {
@@ -37,15 +39,15 @@ Indices expand(const at::Tensor &self, const Indices &indices) {
 bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
   const size_t first = stack.size() - overload.arg_count;
   c10::IValue &argument = stack[first + 1]; // self, indices, values, accumulate
+  const bool puts = overload.arg_count >= 4; // index_put and its siblings
   bool ready = true;
-  for (const auto &index : argument.toListRef()) ready = ready && is_ready(index);
+  for (const auto &index : argument.toListRef()) ready = ready && is_ready(index, puts);
   const at::Tensor self = stack[first].toTensor();
   TORCH_CHECK(self.device().type() == kTPU, "indices should be either on ", c10::kCPU,
               " or on the same device as the indexed tensor (", self.device(), ")");
   if (ready) return false;
 
   const auto indices = argument.toOptionalTensorList();
-  const bool puts = overload.arg_count >= 4; // index_put and its siblings
   if (puts && !stack[first + 3].toBool()) {
     const at::Tensor value = stack[first + 2].toTensor();
     const auto [can, mask] = at::native::canDispatchToMaskedFill(self, indices, value);

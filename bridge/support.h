@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel.h"
+#include "call.h"
 
 using PyObject = struct _object;
 

@@ -251,16 +251,19 @@ static tt_status fresh_result(tt_recorder *r, const tt_lowered *lowered, tt_reco
   int64_t *sizes = tt_arena_allocate(tt_builder_arena(r->b), (size_t)rank * 2 + 1, sizeof *sizes);
   if (!sizes) return out_of_memory();
   if (rank) memcpy(sizes, x->dims, (size_t)rank * sizeof *sizes);
-  int order[8];
-  bool channels_last = lowered->channels_last && (rank == 4 || rank == 5);
-  for (int i = 0; channels_last && i < rank; ++i) order[i] = i == 0 ? 0 : i < rank - 1 ? i + 1 : 1;
+  int channels_last[5];
+  const int *order = lowered->order;
+  if (!order && lowered->channels_last && (rank == 4 || rank == 5)) {
+    for (int i = 0; i < rank; ++i) channels_last[i] = i == 0 ? 0 : i < rank - 1 ? i + 1 : 1;
+    order = channels_last;
+  }
   int64_t stride = 1, *strides = sizes + rank;
   for (int i = rank - 1; i >= 0; --i) {
-    int d = channels_last ? order[i] : i;
+    int d = order ? order[i] : i;
     strides[d] = stride;
     stride *= sizes[d] > 1 ? sizes[d] : 1;
   }
-  if (channels_last) x = tt_hlo_transpose(r->b, x, order);
+  if (order) x = tt_hlo_transpose(r->b, x, order);
   *out = (tt_recorded_result){x, x->dtype, rank, sizes, strides, NULL};
   if (tt_builder_failed(r->b)) return TT_SUCCESS;
   return tt_layout_intern(x->dtype, x->rank, x->dims, &out->layout);

@@ -37,6 +37,7 @@ typedef struct tt_target {
   bool is_tpu;             // TPU: precision attributes are honoured; CPU: they are ignored, passes are written out
   int generation;          // TPU generation (5, 6, 7), 0 otherwise
   bool conv_needs_forward; // gradients of convolutions are fast only as plain forward convolutions (XLA CPU)
+  bool sums_as_dots;       // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
   bool bf16_dot;           // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
 } tt_target;
 

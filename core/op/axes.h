@@ -24,8 +24,15 @@ tt_axes tt_axes_range(int first, int end);
 int64_t tt_axes_size(const tt_value *x, tt_axes axes); // how many elements of x go into one
 tt_value *tt_reduce(tt_builder *b, tt_value *x, tt_reduction kind, tt_axes axes);
 tt_value *tt_sum(tt_builder *b, tt_value *x, tt_axes axes);
-// The sum over axes divided by how many there are: NaN when there are none.
+// The sum of a value that the program computes, for many elements: XLA's older CPU plugins add the results of a fused loop one
+// by one, 4 times slower than they are written to memory and multiplied with ones by a library.
+tt_value *tt_sum_computed(tt_builder *b, tt_value *x, tt_axes axes);
+// The same, divided by the number of elements: NaN when there are none.
 tt_value *tt_average(tt_builder *b, tt_value *x, tt_axes axes);
+// The sum of x, an operand of the program, accumulated in tt_compute_dtype of its dtype, which the result has.
+tt_value *tt_sum_operand(tt_builder *b, tt_value *x, tt_axes axes);
+// The sum of x times `weight`, which has x's sizes along axes (its last or its first dimensions); NULL for ones.
+tt_value *tt_weighted_sum(tt_builder *b, tt_value *x, tt_value *weight, tt_axes axes);
 // x / divisor, rounded once: XLA would multiply by the reciprocal of a constant, and the mean of 49 ones would be 0.99999994.
 tt_value *tt_divide_by(tt_builder *b, tt_value *x, double divisor);
 // `reduced` went from x's shape over axes: puts them back with size 1.
@@ -37,7 +44,7 @@ tt_value *tt_keep_axes_if(tt_lowering *l, int keepdim_arg, tt_value *reduced, co
 
 // |x|^2, real.
 tt_value *tt_squared_size(tt_builder *b, tt_value *x);
-// The mean over axes and the sum of squared distances from it (real). Two passes, the mean first and then what differs from it:
+// The mean of x over axes and the sum of squared distances from it (real), in the dtype of computation. Two passes, the mean first and then what differs from it:
 // one pass over x and x^2 loses everything where the mean is large against the spread.
 typedef struct tt_moments {
   tt_value *mean, *squares;

@@ -1,7 +1,7 @@
 // batch_norm.c - batch_norm in torch's many overloads, and its gradient.
 //
-// Statistics are taken over every dimension but the channels, dimension 1, in place: merging dimensions would copy a
-// channels-last input. All compute in float32 for narrower inputs, and the saved statistics stay in that dtype, as in CUDA.
+// Statistics are taken over every dimension but the channels, in place: merging dimensions would copy. A channels-last input is
+// taken in the order that it has in memory, so that its transposition cancels with the one by which it was read. All compute in float32 for narrower inputs, and the saved statistics stay in that dtype, as in CUDA.
 //
 // Running statistics are written though most schemas do not say so. momentum and eps travel at run time: with
 // BatchNorm(momentum=None) the former changes from step to step.
@@ -18,10 +18,11 @@ typedef struct normalized {
   tt_value *running_mean, *running_variance; // updated; NULL where there are none
 } normalized;
 
-static tt_axes all_but_channels(const tt_value *x) {
+static tt_axes all_but_channels(const tt_value *x, bool last) {
   static const int dims[] = {0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
                              23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
                              43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+  if (last) return tt_axes_range(0, x->rank - 1);
   return (tt_axes){x->rank > 1 ? x->rank - 1 : 0, dims};
 }
 
@@ -69,8 +70,7 @@ static tt_value *updated(tt_lowering *l, const layout *at, int arg, tt_value *st
 }
 
 // Fills the statistics of the batch, and the running ones that they update.
-static void take_statistics(tt_lowering *l, const layout *at, tt_value *x, tt_value *eps, normalized *n) {
-  tt_axes axes = all_but_channels(x);
+static void take_statistics(tt_lowering *l, const layout *at, tt_value *x, tt_axes axes, tt_value *eps, normalized *n) {
   double size = (double)tt_axes_size(x, axes);
   tt_moments m = tt_moments_of(l->b, x, axes);
   n->mean = m.mean;
@@ -84,11 +84,12 @@ static normalized normalize(tt_lowering *l, const layout *at, bool training) {
   normalized n = {0};
   tt_value *input = tt_operand(l, 0);
   if (tt_failed(l) || !check_arguments(l, input, at, training)) return n;
-  tt_value *x = tt_hlo_convert(b, input, tt_compute_dtype(input->dtype));
+  bool last = tt_is_channels_last(l, 0);
+  tt_value *arranged = tt_channels_to_end(b, input, last), *x = tt_hlo_convert(b, arranged, tt_compute_dtype(input->dtype));
   tt_value *eps = tt_number(l, at->eps, x->dtype);
-  tt_axes axes = all_but_channels(x);
+  tt_axes axes = all_but_channels(x, last);
   if (training) {
-    take_statistics(l, at, x, eps, &n);
+    take_statistics(l, at, arranged, axes, eps, &n);
   } else {
     n.mean = tt_operand_as(l, at->mean, x->dtype);
     n.rstd = inverse_deviation(b, tt_operand_as(l, at->variance, x->dtype), eps);
@@ -96,7 +97,7 @@ static normalized normalize(tt_lowering *l, const layout *at, bool training) {
   tt_value *scale = tt_has(l, 1) ? tt_hlo_multiply(b, n.rstd, tt_operand_as(l, 1, x->dtype)) : n.rstd;
   n.out = tt_hlo_multiply(b, tt_hlo_subtract(b, x, tt_spread(b, n.mean, x, axes)), tt_spread(b, scale, x, axes));
   if (tt_has(l, 2)) n.out = tt_hlo_add(b, n.out, tt_spread(b, tt_operand_as(l, 2, x->dtype), x, axes));
-  n.out = tt_hlo_convert(b, n.out, input->dtype);
+  n.out = tt_channels_from_end(b, tt_hlo_convert(b, n.out, input->dtype), last);
   n.done = !tt_failed(l);
   return n;
 }
@@ -193,24 +194,26 @@ void tt_lower_batch_norm_backward(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *input = tt_operand(l, 1);
   tt_dtype wide = tt_compute_dtype(input->dtype), parameter = tt_arg_dtype(l, 2, input->dtype);
-  bool train = tt_bool(l, 7);
-  tt_axes axes = all_but_channels(input);
-  tt_value *x = tt_hlo_convert(b, input, wide), *grad = tt_operand_as(l, 0, wide);
+  bool train = tt_bool(l, 7), last = tt_is_channels_last(l, 1);
+  tt_value *x = tt_channels_to_end(b, tt_hlo_convert(b, input, wide), last), *grad = tt_channels_to_end(b, tt_operand_as(l, 0, wide), last);
+  tt_axes axes = all_but_channels(x, last);
   tt_value *mean = tt_operand_as(l, train ? 5 : 3, wide);
   tt_value *rstd = train ? tt_operand_as(l, 6, wide)
                          : inverse_deviation(b, tt_operand_as(l, 4, wide), tt_number(l, 8, wide));
   tt_value *distance = tt_hlo_subtract(b, x, tt_spread(b, mean, x, axes));
-  tt_value *slope = tt_hlo_multiply(b, tt_sum(b, tt_hlo_multiply(b, grad, distance), axes), rstd);
+  tt_value *slope = tt_hlo_multiply(b, tt_sum_computed(b, tt_hlo_multiply(b, grad, distance), axes), rstd);
+  tt_value *sum = tt_sum(b, grad, axes);
   if (tt_wants(l, 9, 0)) {
     tt_value *scale = tt_has(l, 2) ? tt_hlo_multiply(b, rstd, tt_operand_as(l, 2, wide)) : rstd, *rest = grad;
     if (train) { // the batch's own statistics depend on x
       tt_value *along = tt_divide_by(b, tt_hlo_multiply(b, slope, rstd), (double)tt_axes_size(x, axes));
-      rest = tt_hlo_subtract(b, rest, tt_spread(b, tt_average(b, grad, axes), x, axes));
+      rest = tt_hlo_subtract(b, rest, tt_spread(b, tt_divide_by(b, sum, (double)tt_axes_size(x, axes)), x, axes));
       rest = tt_hlo_subtract(b, rest, tt_hlo_multiply(b, distance, tt_spread(b, along, x, axes)));
     }
-    tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_multiply(b, rest, tt_spread(b, scale, x, axes)), input->dtype));
-    tt_set_channels_last(l, 0, tt_is_channels_last(l, 1));
+    tt_value *grad_input = tt_hlo_convert(b, tt_hlo_multiply(b, rest, tt_spread(b, scale, x, axes)), input->dtype);
+    tt_set_result(l, 0, tt_channels_from_end(b, grad_input, last));
+    tt_set_channels_last(l, 0, last);
   }
   if (tt_wants(l, 9, 1)) tt_set_result(l, 1, tt_hlo_convert(b, slope, parameter));
-  if (tt_wants(l, 9, 2)) tt_set_result(l, 2, tt_hlo_convert(b, tt_sum(b, grad, axes), parameter));
+  if (tt_wants(l, 9, 2)) tt_set_result(l, 2, tt_hlo_convert(b, sum, parameter));
 }

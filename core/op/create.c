@@ -1,4 +1,4 @@
-// create.c - tensors made from numbers: arange, range, linspace, logspace, eye.
+// create.c - tensors made from numbers: arange, range, linspace, logspace, eye, kaiser_window.
 //
 // The numbers travel at run time, so one program serves every start and step of a size. Values are formed as torch's CPU kernels form them: start + i * step in the dtype that sums of the
 // output's dtype have there, linspace from both ends.
@@ -88,3 +88,35 @@ static void ones_on_diagonal(tt_lowering *l, int64_t rows, int64_t columns, int 
 
 void tt_lower_eye(tt_lowering *l) { ones_on_diagonal(l, tt_int(l, 0), tt_int(l, 0), 1); }
 void tt_lower_eye_m(tt_lowering *l) { ones_on_diagonal(l, tt_int(l, 0), tt_int(l, 1), 2); }
+
+// --- Kaiser window ------------------------------------------------------------------------------------------------------------
+// torch's own composite calls a kernel that only its own devices have; the other windows are made of ops.
+
+tt_value *tt_emit_i0(tt_builder *b, tt_value *x); // op/special.c
+
+// i0(beta * sqrt(1 - (2i / (n - 1) - 1)^2)) / i0(beta) at i = 0 ... n - 1; a periodic window is the start of one longer by 1.
+static tt_value *kaiser(tt_builder *b, tt_value *beta, int64_t size, bool periodic) {
+  tt_value *i = tt_hlo_convert(b, tt_hlo_iota(b, TT_S32, 1, &size, 0), beta->dtype), *one = tt_hlo_constant_like(b, i, 1);
+  if (size < 2) return one;
+  tt_value *at = tt_hlo_multiply(b, i, tt_hlo_constant_like(b, i, 2 / (double)(periodic ? size : size - 1)));
+  at = tt_hlo_subtract(b, at, one);
+  tt_value *height = tt_hlo_sqrt(b, tt_hlo_maximum(b, tt_hlo_subtract(b, one, tt_hlo_multiply(b, at, at)), tt_hlo_constant_like(b, i, 0)));
+  tt_value *window = tt_emit_i0(b, tt_hlo_multiply(b, height, tt_hlo_broadcast_like(b, beta, height)));
+  return tt_hlo_divide(b, window, tt_hlo_broadcast_like(b, tt_emit_i0(b, beta), window));
+}
+
+static void lower_kaiser_window(tt_lowering *l, bool has_periodic, bool has_beta) {
+  tt_builder *b = l->b;
+  int64_t size = tt_int(l, 0);
+  bool periodic = has_periodic ? tt_bool(l, 1) : true;
+  tt_dtype dtype = tt_dtype_arg(l, 1 + has_periodic + has_beta, l->default_dtype), compute = tt_compute_dtype(dtype);
+  if (!tt_dtype_is_float(dtype)) tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window expects floating point dtypes, got: %s", tt_dtype_text(dtype));
+  if (size < 0) tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window requires non-negative window_length, got window_length=%lld", (long long)size);
+  if (tt_failed(l)) return;
+  tt_value *beta = has_beta ? tt_number(l, 2, compute) : tt_hlo_constant(b, compute, 12);
+  tt_set_result(l, 0, tt_hlo_convert(b, kaiser(b, beta, size, periodic), dtype));
+}
+
+void tt_lower_kaiser_window(tt_lowering *l) { lower_kaiser_window(l, false, false); }
+void tt_lower_kaiser_window_periodic(tt_lowering *l) { lower_kaiser_window(l, true, false); }
+void tt_lower_kaiser_window_beta(tt_lowering *l) { lower_kaiser_window(l, true, true); }

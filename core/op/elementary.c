@@ -1,4 +1,5 @@
 // elementary.c - functions of one number: rounding, signs, exponentials, logarithms, trigonometry; and complex parts.
+#include "op/axes.h"
 #include "op/pointwise.h"
 
 #include <math.h>
@@ -58,8 +59,8 @@ static tt_value *round_decimals(tt_pointwise *p) {
   double scale = pow(10, (double)(decimals < 0 ? -decimals : decimals));
   if (decimals == 0) return tt_hlo_round_nearest_even(p->b, p->x[0]);
   if (decimals < 0)
-    return tt_multiply_constant(p->b, tt_hlo_round_nearest_even(p->b, tt_divide_constant(p->b, p->x[0], scale)), scale);
-  return tt_divide_constant(p->b, tt_hlo_round_nearest_even(p->b, tt_multiply_constant(p->b, p->x[0], scale)), scale);
+    return tt_multiply_constant(p->b, tt_hlo_round_nearest_even(p->b, tt_divide_by(p->b, p->x[0], scale)), scale);
+  return tt_divide_by(p->b, tt_hlo_round_nearest_even(p->b, tt_multiply_constant(p->b, p->x[0], scale)), scale);
 }
 void tt_lower_round_decimals(tt_lowering *l) { tt_pointwise_each(l, round_decimals, 1, NULL); }
 

@@ -10,7 +10,7 @@ enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
 static tt_value *reduced(tt_pointwise *p, tt_value *loss, int64_t reduction) {
   tt_axes all = tt_axes_range(0, loss->rank);
   if (reduction == REDUCE_MEAN) return tt_average(p->b, loss, all);
-  return reduction == REDUCE_SUM ? tt_sum(p->b, loss, all) : loss;
+  return reduction == REDUCE_SUM ? tt_sum_computed(p->b, loss, all) : loss;
 }
 
 static void lower_loss(tt_lowering *l, tt_pointwise_fn formula, int reduction_arg) {

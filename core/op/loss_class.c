@@ -23,8 +23,11 @@ static tt_value *zero_unless(tt_builder *b, tt_value *predicate, tt_value *x) {
   return tt_hlo_select(b, predicate, x, tt_hlo_constant_like(b, x, 0));
 }
 
-// x with a batch dimension of 1 in front of a single sample.
-static tt_value *as_batch(tt_builder *b, tt_value *x) { return x->rank == 1 ? tt_hlo_unsqueeze_dim(b, x, 0) : x; }
+// x with a batch dimension of 1 in front of a single sample, which may be a single class.
+static tt_value *as_batch(tt_builder *b, tt_value *x) {
+  if (x->rank == 0) x = tt_hlo_unsqueeze_dim(b, x, 0);
+  return x->rank == 1 ? tt_hlo_unsqueeze_dim(b, x, 0) : x;
+}
 
 // One prediction per target: x[n, target[n, ...], ...].
 static tt_value *pick_class(tt_builder *b, tt_value *x, tt_value *target) {
@@ -165,9 +168,9 @@ void tt_lower_nll_loss2d_backward(tt_lowering *l) {
 
 // --- margin losses --------------------------------------------------------------------------------------------------------------------
 
-// [N, C] or [C] with C > 0; N may be 0.
+// [N, C] or [C] with C > 0, or one number; N may be 0.
 static bool check_margin_input(tt_lowering *l, const tt_tensor *x) {
-  bool fits = (x->rank == 1 && x->sizes[0] > 0) || (x->rank == 2 && x->sizes[1] > 0);
+  bool fits = x->rank == 0 || (x->rank == 1 && x->sizes[0] > 0) || (x->rank == 2 && x->sizes[1] > 0);
   if (!fits)
     tt_fail(l, TT_INVALID_ARGUMENT, "Expected non-empty vector or matrix with optional 0-dim batch size, but got: %s",
             sizes_text(l, x));
@@ -198,8 +201,9 @@ static bool check_multi_margin(tt_lowering *l, int self) {
             "multi_margin_loss: target tensor should be 1-D with size equal to the number of input samples (batch size). "
             "Expected target size [%lld], but got %s. Input has shape %s.",
             (long long)samples, sizes_text(l, target), sizes_text(l, x));
-  else if (weight && (weight->rank != 1 || weight->sizes[0] != x->sizes[x->rank - 1]))
-    tt_fail(l, TT_INVALID_ARGUMENT, "inconsistent weight size, expected %lld but got %s", (long long)x->sizes[x->rank - 1],
+  int64_t classes = x->rank == 0 ? 1 : x->sizes[x->rank - 1];
+  if (!tt_failed(l) && weight && (weight->rank != 1 || weight->sizes[0] != classes))
+    tt_fail(l, TT_INVALID_ARGUMENT, "inconsistent weight size, expected %lld but got %s", (long long)classes,
             sizes_text(l, weight));
   return !tt_failed(l);
 }
@@ -334,7 +338,7 @@ void tt_lower_multilabel_margin_loss_forward(tt_lowering *l) {
   tt_builder *b = m.b;
   const tt_tensor *self = tt_tensor_arg(l, 0);
   tt_value *loss = tt_divide_constant(b, tt_sum(b, found.over, tt_axes_range(1, 3)), (double)m.x->dims[1]);
-  margin_set_loss(&m, loss, self->rank - 1, m.x->dims);
+  margin_set_loss(&m, loss, self->rank == 2 ? 1 : 0, m.x->dims);
   tt_value *is_label = tt_reduce(b, found.hits, TT_REDUCE_OR, tt_axes_range(1, 2));
   tt_set_result(l, 1, tt_hlo_convert(b, tt_hlo_reshape(b, is_label, self->rank, self->sizes), m.dtype));
 }

@@ -476,6 +476,19 @@ void tt_set_channels_last(tt_lowering *l, int result, bool channels_last) {
   if (r) r->channels_last = channels_last;
 }
 
+void tt_set_order_like(tt_lowering *l, int result, int arg) {
+  const tt_tensor *t = tt_tensor_arg(l, arg);
+  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
+  int *order = t ? arena_array(l, t->rank, sizeof *order) : NULL;
+  if (!r || !order || !r->value || r->value->rank != t->rank) return;
+  for (int i = 0; i < t->rank; ++i) { // insertion by descending stride; equal ones stay as they are
+    int at = i;
+    for (; at > 0 && t->strides[order[at - 1]] < t->strides[i]; --at) order[at] = order[at - 1];
+    order[at] = i;
+  }
+  r->order = order;
+}
+
 void tt_write_operand(tt_lowering *l, int arg, tt_value *value) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
   if (!t || t->cpu_scalar) {

@@ -36,6 +36,7 @@ typedef struct tt_source {
 typedef struct tt_lowered {
   tt_value *value;    // NULL: undefined tensor
   bool channels_last; // fresh results: channels-last strides
+  const int *order;   // fresh results: dims from the largest stride to the smallest; NULL: row-major or channels last
   int slot;           // writes: the slot written
 } tt_lowered;
 
@@ -118,6 +119,9 @@ bool tt_output_shape(const tt_lowering *l, int result, int *out_rank, const int6
 // for fresh ones.
 void tt_set_result(tt_lowering *l, int result, tt_value *value);
 void tt_set_channels_last(tt_lowering *l, int result, bool channels_last);
+// The dims of a fresh result lie in memory in the order in which those of tensor argument `arg`, of the same rank, do (torch's
+// preserve_format where sizes differ). Call after tt_set_result.
+void tt_set_order_like(tt_lowering *l, int result, int arg);
 // Writes `value` (of the argument's sizes; converted to its dtype) into tensor argument `arg`, which the schema does not mark as
 // written.
 void tt_write_operand(tt_lowering *l, int arg, tt_value *value);

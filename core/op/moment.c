@@ -15,7 +15,7 @@ static void lower_variance(tt_lowering *l, bool root, bool with_mean, const char
   }
   tt_axes axes = tt_axes_arg(l, 1, x);
   if (tt_failed(l)) return;
-  tt_moments m = tt_moments_of(l->b, tt_hlo_convert(l->b, x, tt_compute_dtype(x->dtype)), axes);
+  tt_moments m = tt_moments_of(l->b, x, axes);
   tt_value *result = variance(l->b, m.squares, (double)tt_axes_size(x, axes), tt_double_or(l, 2, 1));
   if (root) result = tt_hlo_sqrt(l->b, result);
   tt_set_result(l, 0, tt_hlo_convert(l->b, tt_keep_axes_if(l, 3, result, x, axes), tt_dtype_real(x->dtype)));

@@ -35,6 +35,20 @@ const char *tt_sizes_text(tt_lowering *l, int arg) {
   return t ? tt_shape_text(tt_builder_arena(l->b), t->rank, t->sizes) : "[0]";
 }
 
+tt_value *tt_channels_to_end(tt_builder *b, tt_value *x, bool last) {
+  if (!last || tt_builder_failed(b)) return x;
+  int order[TT_AXES_MAX] = {0};
+  for (int i = 1; i < x->rank; ++i) order[i] = i < x->rank - 1 ? i + 1 : 1;
+  return tt_hlo_transpose(b, x, order);
+}
+
+tt_value *tt_channels_from_end(tt_builder *b, tt_value *x, bool last) {
+  if (!last || tt_builder_failed(b)) return x;
+  int order[TT_AXES_MAX] = {0};
+  for (int i = 1; i < x->rank; ++i) order[i] = i == 1 ? x->rank - 1 : i - 1;
+  return tt_hlo_transpose(b, x, order);
+}
+
 tt_value *tt_inverse_root(tt_builder *b, tt_value *x, tt_value *eps) {
   return tt_hlo_rsqrt(b, tt_hlo_add(b, x, tt_hlo_broadcast_like(b, eps, x)));
 }
@@ -90,14 +104,20 @@ static tt_value *times_parameter(tt_lowering *l, tt_value *x, int arg) {
   return tt_has(l, arg) ? tt_mul(l, x, tt_operand_as(l, arg, x->dtype)) : x;
 }
 
+// The average over axes of x times the parameter.
+static tt_value *weighted_average(tt_lowering *l, tt_value *x, int arg, tt_axes axes) {
+  tt_value *weight = tt_has(l, arg) ? tt_operand_as(l, arg, x->dtype) : NULL;
+  return tt_divide_by(l->b, tt_weighted_sum(l->b, x, weight, axes), (double)tt_axes_size(x, axes));
+}
+
 // native_layer_norm(input, normalized_shape, weight?, bias?, eps) -> (out, mean, rstd)
 void tt_lower_native_layer_norm(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *input = tt_operand(l, 0);
   tt_axes axes;
   if (!normalized_axes(l, input, 1, 2, 3, &axes) || !tt_check_norm_dtypes(l, "layer_norm", 0, 2, 3)) return;
-  tt_value *x = tt_hlo_convert(b, input, tt_compute_dtype(input->dtype));
-  tt_moments m = tt_moments_of(b, x, axes);
+  tt_moments m = tt_moments_of(b, input, axes);
+  tt_value *x = tt_hlo_convert(b, input, m.mean->dtype);
   tt_value *variance = tt_divide_by(b, m.squares, (double)tt_axes_size(x, axes));
   tt_value *rstd = tt_inverse_root(b, variance, tt_number(l, 4, x->dtype));
   tt_value *out = tt_hlo_multiply(b, tt_hlo_subtract(b, x, tt_spread(b, m.mean, x, axes)), tt_spread(b, rstd, x, axes));
@@ -118,16 +138,17 @@ void tt_lower_native_layer_norm_backward(tt_lowering *l) {
   tt_axes rows = tt_axes_range(0, input->rank - axes.count);
   tt_value *x = tt_hlo_convert(b, input, wide), *grad = tt_operand_as(l, 0, wide), *rstd = tt_operand_as(l, 4, wide);
   tt_value *normal = tt_mul(l, tt_sub(l, x, tt_operand_as(l, 3, wide)), rstd);
+  tt_value *product = tt_hlo_multiply(b, grad, normal);
   if (tt_wants(l, 7, 0)) {
     tt_value *scaled = times_parameter(l, grad, 5);
-    tt_value *mean = tt_spread(b, tt_average(b, scaled, axes), x, axes);
-    tt_value *slope = tt_spread(b, tt_average(b, tt_hlo_multiply(b, scaled, normal), axes), x, axes);
+    tt_value *mean = tt_spread(b, weighted_average(l, grad, 5, axes), x, axes);
+    tt_value *slope = tt_spread(b, weighted_average(l, product, 5, axes), x, axes);
     tt_value *grad_input = tt_hlo_subtract(b, tt_hlo_subtract(b, scaled, mean), tt_hlo_multiply(b, normal, slope));
     tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, grad_input, rstd), input->dtype));
   }
   tt_dtype weight = tt_arg_dtype(l, 5, input->dtype);
   if (tt_wants(l, 7, 1))
-    tt_set_result(l, 1, tt_hlo_convert(b, tt_sum(b, tt_hlo_multiply(b, grad, normal), rows), weight));
+    tt_set_result(l, 1, tt_hlo_convert(b, tt_sum_computed(b, product, rows), weight));
   if (tt_wants(l, 7, 2)) tt_set_result(l, 2, tt_hlo_convert(b, tt_sum(b, grad, rows), tt_arg_dtype(l, 6, weight)));
 }
 
@@ -140,8 +161,9 @@ void tt_lower_fused_rms_norm(tt_lowering *l) {
   tt_axes axes;
   if (!normalized_axes(l, input, 1, 2, -1, &axes) || !tt_check_norm_dtypes(l, "rms_norm", 0, 2, -1)) return;
   tt_value *x = tt_hlo_convert(b, input, tt_compute_dtype(input->dtype));
+  tt_value *squares = tt_sum_computed(b, tt_hlo_multiply(b, x, x), axes);
   double eps = tt_double_or(l, 3, x->dtype == TT_F64 ? __DBL_EPSILON__ : (double)__FLT_EPSILON__);
-  tt_value *rstd = tt_inverse_root(b, tt_average(b, tt_hlo_multiply(b, x, x), axes), tt_hlo_constant(b, x->dtype, eps));
+  tt_value *rstd = tt_inverse_root(b, tt_divide_by(b, squares, (double)tt_axes_size(x, axes)), tt_hlo_constant(b, x->dtype, eps));
   tt_value *out = times_parameter(l, tt_hlo_multiply(b, x, tt_spread(b, rstd, x, axes)), 2);
   tt_set_result(l, 0, tt_hlo_convert(b, out, input->dtype));
   tt_set_result(l, 1, tt_keep_axes(b, rstd, x, axes));
@@ -156,35 +178,50 @@ void tt_lower_fused_rms_norm_backward(tt_lowering *l) {
   tt_dtype wide = tt_compute_dtype(input->dtype);
   tt_axes rows = tt_axes_range(0, input->rank - axes.count);
   tt_value *x = tt_hlo_convert(b, input, wide), *grad = tt_operand_as(l, 0, wide), *rstd = tt_operand_as(l, 3, wide);
-  tt_value *normal = tt_mul(l, x, rstd);
+  tt_value *normal = tt_mul(l, x, rstd), *product = tt_hlo_multiply(b, grad, normal);
   if (tt_wants(l, 5, 0)) {
     tt_value *scaled = times_parameter(l, grad, 4);
-    tt_value *slope = tt_spread(b, tt_average(b, tt_hlo_multiply(b, scaled, normal), axes), x, axes);
+    tt_value *slope = tt_spread(b, weighted_average(l, product, 4, axes), x, axes);
     tt_value *grad_input = tt_hlo_subtract(b, scaled, tt_hlo_multiply(b, normal, slope));
     tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, grad_input, rstd), input->dtype));
   }
   if (tt_wants(l, 5, 1) && tt_has(l, 4))
-    tt_set_result(l, 1, tt_hlo_convert(b, tt_sum(b, tt_hlo_multiply(b, grad, normal), rows), tt_operand(l, 4)->dtype));
+    tt_set_result(l, 1, tt_hlo_convert(b, tt_sum_computed(b, product, rows), tt_operand(l, 4)->dtype));
 }
 
 // --- group_norm -------------------------------------------------------------------------------------------------------------------
+// Sums go over the pictures first: everything else happens on [N, C] and [N, groups].
 
-// x as [N, groups, C / groups, spatial...]. Only the channels are split: merging the spatial dimensions would copy a
-// channels-last x.
-static tt_value *in_groups(tt_builder *b, tt_value *x, int64_t groups) {
-  int64_t dims[TT_AXES_MAX + 1];
-  if (tt_builder_failed(b)) return x;
-  dims[0] = x->dims[0];
-  dims[1] = groups;
-  dims[2] = x->dims[1] / groups;
-  for (int i = 2; i < x->rank; ++i) dims[i + 1] = x->dims[i];
-  return tt_hlo_reshape(b, x, x->rank + 1, dims);
+// A batch of pictures with its channels in dimension 1, or last for a channels-last tensor.
+typedef struct pictures {
+  tt_axes space; // the pictures' dimensions
+  int64_t batch, channels, groups;
+  double group_size; // elements that share statistics
+} pictures;
+
+static pictures pictures_of(const tt_value *input, int64_t groups, bool last) {
+  pictures p = {.batch = input->dims[0], .channels = input->dims[1], .groups = groups};
+  p.space = last ? tt_axes_range(1, input->rank - 1) : tt_axes_range(2, input->rank);
+  p.group_size = (double)(p.channels / groups) * (double)tt_axes_size(input, tt_axes_range(2, input->rank));
+  return p;
 }
 
-// A parameter [C] in the shape of the grouped x.
-static tt_value *spread_channels(tt_lowering *l, int arg, const tt_value *grouped) {
-  tt_value *parameter = tt_hlo_reshape(l->b, tt_operand_as(l, arg, grouped->dtype), 2, grouped->dims + 1);
-  return tt_hlo_broadcast_in_dim(l->b, parameter, grouped->rank, grouped->dims, (int[]){1, 2});
+// [N, C] to [N, groups].
+static tt_value *sum_groups(tt_builder *b, tt_value *x, const pictures *p) {
+  tt_value *grouped = tt_hlo_reshape(b, x, 3, (int64_t[]){p->batch, p->groups, p->channels / p->groups});
+  return tt_sum(b, grouped, tt_axes_range(2, 3));
+}
+
+// [N, groups], of any rank, to [N, C].
+static tt_value *spread_groups(tt_builder *b, tt_value *x, const pictures *p) {
+  int64_t grouped[] = {p->batch, p->groups, p->channels / p->groups}, flat[] = {p->batch, p->channels};
+  x = tt_hlo_broadcast_in_dim(b, tt_hlo_reshape(b, x, 2, grouped), 3, grouped, (int[]){0, 1});
+  return tt_hlo_reshape(b, x, 2, flat);
+}
+
+// [N, C] times a parameter [C], if it is there.
+static tt_value *times_channels(tt_lowering *l, tt_value *x, int arg) {
+  return tt_has(l, arg) ? tt_mul(l, x, tt_operand_as(l, arg, x->dtype)) : x;
 }
 
 static bool check_group_parameter(tt_lowering *l, int arg, const char *name, const tt_value *input) {
@@ -214,48 +251,59 @@ void tt_lower_native_group_norm(tt_lowering *l) {
   tt_value *input = tt_operand(l, 0);
   int64_t groups = tt_int(l, 6);
   if (tt_failed(l) || !check_groups(l, input, groups) || !tt_check_norm_dtypes(l, "group_norm", 0, 1, 2)) return;
-  tt_value *x = in_groups(b, tt_hlo_convert(b, input, tt_compute_dtype(input->dtype)), groups);
-  tt_axes axes = tt_axes_range(2, x->rank);
-  tt_moments m = tt_moments_of(b, x, axes);
-  tt_value *variance = tt_divide_by(b, m.squares, (double)tt_axes_size(x, axes));
-  tt_value *rstd = tt_inverse_root(b, variance, tt_number(l, 7, x->dtype));
-  tt_value *out = tt_hlo_multiply(b, tt_hlo_subtract(b, x, tt_spread(b, m.mean, x, axes)), tt_spread(b, rstd, x, axes));
-  if (tt_has(l, 1)) out = tt_hlo_multiply(b, out, spread_channels(l, 1, x));
-  if (tt_has(l, 2)) out = tt_hlo_add(b, out, spread_channels(l, 2, x));
+  bool last = tt_is_channels_last(l, 0);
+  pictures p = pictures_of(input, groups, last);
+  tt_value *arranged = tt_channels_to_end(b, input, last);
+  tt_value *mean = tt_divide_by(b, sum_groups(b, tt_sum_operand(b, arranged, p.space), &p), p.group_size);
+  tt_value *x = tt_hlo_convert(b, arranged, mean->dtype);
+  tt_value *distance = tt_hlo_subtract(b, x, tt_spread(b, spread_groups(b, mean, &p), x, p.space));
+  tt_value *squares = sum_groups(b, tt_sum_computed(b, tt_hlo_multiply(b, distance, distance), p.space), &p);
+  tt_value *rstd = tt_inverse_root(b, tt_divide_by(b, squares, p.group_size), tt_number(l, 7, x->dtype));
+  tt_value *scale = times_channels(l, spread_groups(b, rstd, &p), 1);
+  tt_value *out = tt_hlo_multiply(b, distance, tt_spread(b, scale, x, p.space));
+  if (tt_has(l, 2)) {
+    tt_value *bias = tt_hlo_broadcast_like(b, tt_operand_as(l, 2, x->dtype), scale);
+    out = tt_hlo_add(b, out, tt_spread(b, bias, x, p.space));
+  }
   tt_dtype statistics = tt_arg_dtype(l, 1, tt_arg_dtype(l, 2, input->dtype));
-  tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_reshape(b, out, input->rank, input->dims), input->dtype));
-  tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
-  tt_set_result(l, 1, tt_hlo_convert(b, m.mean, statistics));
+  tt_set_result(l, 0, tt_channels_from_end(b, tt_hlo_convert(b, out, input->dtype), last));
+  tt_set_channels_last(l, 0, last);
+  tt_set_result(l, 1, tt_hlo_convert(b, mean, statistics));
   tt_set_result(l, 2, tt_hlo_convert(b, rstd, statistics));
 }
 
-// Result `result` is the sum of the grouped x for each channel: over the pictures first, then over the batch.
-static void set_channel_sum(tt_lowering *l, int result, tt_value *x, tt_dtype dtype) {
-  tt_value *sum = tt_sum(l->b, tt_sum(l->b, x, tt_axes_range(3, x->rank)), tt_axes_range(0, 1));
-  tt_set_result(l, result, tt_hlo_convert(l->b, tt_hlo_reshape(l->b, sum, 1, (int64_t[]){tt_value_count(sum)}), dtype));
+// The average over each group of [N, C] sums, weighted by the parameter; [N, C].
+static tt_value *group_average(tt_lowering *l, tt_value *sums, int arg, const pictures *p) {
+  tt_value *average = tt_divide_by(l->b, sum_groups(l->b, times_channels(l, sums, arg), p), p->group_size);
+  return spread_groups(l->b, average, p);
 }
 
 // native_group_norm_backward(grad_out, input, mean, rstd, weight?, N, C, HxW, group, output_mask)
 void tt_lower_native_group_norm_backward(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *input = tt_operand(l, 1);
-  tt_dtype wide = tt_compute_dtype(input->dtype);
+  tt_dtype wide = tt_compute_dtype(input->dtype), weight = tt_arg_dtype(l, 4, input->dtype);
+  bool last = tt_is_channels_last(l, 1);
   int64_t groups = tt_int(l, 8);
-  tt_value *x = in_groups(b, tt_hlo_convert(b, input, wide), groups), *grad = in_groups(b, tt_operand_as(l, 0, wide), groups);
-  tt_axes axes = tt_axes_range(2, x->rank);
-  tt_value *mean = tt_hlo_reshape(b, tt_operand_as(l, 2, wide), 2, x->dims);
-  tt_value *rstd = tt_spread(b, tt_hlo_reshape(b, tt_operand_as(l, 3, wide), 2, x->dims), x, axes);
-  tt_value *normal = tt_hlo_multiply(b, tt_hlo_subtract(b, x, tt_spread(b, mean, x, axes)), rstd);
-  if (tt_wants(l, 9, 0)) {
-    tt_value *scaled = tt_has(l, 4) ? tt_hlo_multiply(b, grad, spread_channels(l, 4, x)) : grad;
-    tt_value *offset = tt_spread(b, tt_average(b, scaled, axes), x, axes);
-    tt_value *slope = tt_spread(b, tt_average(b, tt_hlo_multiply(b, scaled, normal), axes), x, axes);
-    tt_value *grad_input = tt_hlo_subtract(b, tt_hlo_subtract(b, scaled, offset), tt_hlo_multiply(b, normal, slope));
-    grad_input = tt_hlo_reshape(b, tt_hlo_multiply(b, grad_input, rstd), input->rank, input->dims);
-    tt_set_result(l, 0, tt_hlo_convert(b, grad_input, input->dtype));
-    tt_set_channels_last(l, 0, tt_is_channels_last(l, 1));
+  if (tt_failed(l)) return;
+  pictures p = pictures_of(input, groups, last);
+  tt_value *x = tt_channels_to_end(b, tt_hlo_convert(b, input, wide), last);
+  tt_value *narrow = tt_channels_to_end(b, tt_operand(l, 0), last), *grad = tt_hlo_convert(b, narrow, wide);
+  tt_value *rstd = spread_groups(b, tt_operand_as(l, 3, wide), &p);
+  tt_value *normal = tt_hlo_subtract(b, x, tt_spread(b, spread_groups(b, tt_operand_as(l, 2, wide), &p), x, p.space));
+  normal = tt_hlo_multiply(b, normal, tt_spread(b, rstd, x, p.space));
+  tt_value *sums = tt_sum_operand(b, narrow, p.space);
+  tt_value *slopes = tt_sum_computed(b, tt_hlo_multiply(b, grad, normal), p.space);
+  if (tt_wants(l, 9, 0)) { // (grad * weight - average - normal * slope) * rstd
+    tt_value *scale = times_channels(l, rstd, 4);
+    tt_value *offset = tt_hlo_multiply(b, group_average(l, sums, 4, &p), rstd);
+    tt_value *slope = tt_hlo_multiply(b, group_average(l, slopes, 4, &p), rstd);
+    tt_value *result = tt_hlo_subtract(b, tt_hlo_multiply(b, grad, tt_spread(b, scale, x, p.space)),
+                                       tt_hlo_multiply(b, normal, tt_spread(b, slope, x, p.space)));
+    result = tt_hlo_subtract(b, result, tt_spread(b, offset, x, p.space));
+    tt_set_result(l, 0, tt_channels_from_end(b, tt_hlo_convert(b, result, input->dtype), last));
+    tt_set_channels_last(l, 0, last);
   }
-  tt_dtype weight = tt_arg_dtype(l, 4, input->dtype);
-  if (tt_wants(l, 9, 1)) set_channel_sum(l, 1, tt_hlo_multiply(b, grad, normal), weight);
-  if (tt_wants(l, 9, 2)) set_channel_sum(l, 2, grad, weight);
+  if (tt_wants(l, 9, 1)) tt_set_result(l, 1, tt_hlo_convert(b, tt_sum(b, slopes, tt_axes_range(0, 1)), weight));
+  if (tt_wants(l, 9, 2)) tt_set_result(l, 2, tt_hlo_convert(b, tt_sum(b, sums, tt_axes_range(0, 1)), weight));
 }

@@ -13,6 +13,10 @@ bool tt_wants(tt_lowering *l, int mask_arg, int index);
 tt_dtype tt_arg_dtype(const tt_lowering *l, int arg, tt_dtype otherwise);
 // A tensor's sizes, for messages.
 const char *tt_sizes_text(tt_lowering *l, int arg);
+// For `last`, moves the channels from dimension 1 to the end, which is where a channels-last tensor has them in memory: the
+// transposition cancels with the one by which it was read. And back.
+tt_value *tt_channels_to_end(tt_builder *b, tt_value *x, bool last);
+tt_value *tt_channels_from_end(tt_builder *b, tt_value *x, bool last);
 // 1 / sqrt(x + eps), eps a scalar of x's dtype.
 tt_value *tt_inverse_root(tt_builder *b, tt_value *x, tt_value *eps);
 

@@ -3,7 +3,7 @@
 // The greatest and smallest are in extreme.c, variances and norms in moment.c, running sums in scan.c.
 #include "op/axes.h"
 
-// --- sums and products --------------------------------------------------------------------------------------------------------
+// --- sums, means, products --------------------------------------------------------------------------------------------------------
 
 // The dtype argument, else that of a declared output, else x's own; bool and integers add up in 64 bits.
 static tt_dtype total_dtype(tt_lowering *l, int dtype_arg, tt_dtype x) {
@@ -18,40 +18,44 @@ static tt_value *as_total(tt_builder *b, tt_value *x, tt_dtype dtype, tt_axes ax
   return tt_hlo_convert(b, tt_hlo_convert(b, x, dtype), tt_compute_dtype(dtype));
 }
 
-typedef tt_value *(*total_fn)(tt_builder *b, tt_value *x, tt_axes axes);
+typedef enum total { SUM, SUM_WITHOUT_NAN, MEAN, PRODUCT } total;
+
+static tt_value *without_nan(tt_builder *b, tt_value *x) {
+  if (!tt_dtype_is_float(x->dtype)) return x;
+  return tt_hlo_select(b, tt_hlo_is_nan(b, x), tt_hlo_constant_like(b, x, 0), x);
+}
+
+static tt_value *total_of(tt_builder *b, total kind, tt_value *operand, tt_dtype dtype, tt_axes axes) {
+  tt_value *x = as_total(b, operand, dtype, axes);
+  if (kind == PRODUCT) return tt_reduce(b, x, TT_REDUCE_MULTIPLY, axes);
+  if (kind == SUM_WITHOUT_NAN) x = without_nan(b, x);
+  tt_value *sum = x == operand ? tt_sum(b, x, axes) : tt_sum_computed(b, x, axes);
+  return kind == MEAN ? tt_divide_by(b, sum, (double)tt_axes_size(x, axes)) : sum;
+}
 
 // (self, dim, keepdim, dtype), or (self, dtype) with dim_arg -1.
-static void lower_total(tt_lowering *l, total_fn total, int dim_arg, int dtype_arg) {
+static void lower_total(tt_lowering *l, total kind, int dim_arg, int dtype_arg) {
   tt_value *x = tt_operand(l, 0);
   tt_axes axes = tt_axes_arg(l, dim_arg, x);
   tt_dtype dtype = total_dtype(l, dtype_arg, x->dtype);
   if (tt_failed(l)) return;
-  tt_value *result = total(l->b, as_total(l->b, x, dtype, axes), axes);
+  tt_value *result = total_of(l->b, kind, x, dtype, axes);
   result = tt_keep_axes_if(l, dim_arg < 0 ? -1 : dim_arg + 1, result, x, axes);
   tt_set_result(l, 0, tt_hlo_convert(l->b, result, dtype));
 }
 
-static tt_value *product(tt_builder *b, tt_value *x, tt_axes axes) { return tt_reduce(b, x, TT_REDUCE_MULTIPLY, axes); }
-
-static tt_value *sum_without_nan(tt_builder *b, tt_value *x, tt_axes axes) {
-  if (!tt_dtype_is_float(x->dtype)) return tt_sum(b, x, axes);
-  return tt_sum(b, tt_hlo_select(b, tt_hlo_is_nan(b, x), tt_hlo_constant_like(b, x, 0), x), axes);
-}
-
-void tt_lower_sum(tt_lowering *l) { lower_total(l, tt_sum, -1, 1); }
-void tt_lower_sum_dim(tt_lowering *l) { lower_total(l, tt_sum, 1, 3); }
-void tt_lower_prod(tt_lowering *l) { lower_total(l, product, -1, 1); }
-void tt_lower_prod_dim(tt_lowering *l) { lower_total(l, product, 1, 3); }
+void tt_lower_sum(tt_lowering *l) { lower_total(l, SUM, -1, 1); }
+void tt_lower_sum_dim(tt_lowering *l) { lower_total(l, SUM, 1, 3); }
+void tt_lower_prod(tt_lowering *l) { lower_total(l, PRODUCT, -1, 1); }
+void tt_lower_prod_dim(tt_lowering *l) { lower_total(l, PRODUCT, 1, 3); }
 
 void tt_lower_nansum(tt_lowering *l) {
   const tt_tensor *self = tt_tensor_arg(l, 0);
   if (self && tt_dtype_is_complex(self->dtype))
     tt_fail(l, TT_INVALID_ARGUMENT, "nansum on TPU does not support complex inputs");
   else
-    lower_total(l, sum_without_nan, 1, 3);
+    lower_total(l, SUM_WITHOUT_NAN, 1, 3);
 }
-
-// --- means ----------------------------------------------------------------------------------------------------------------------
 
 static void lower_mean(tt_lowering *l, int dim_arg, int dtype_arg) {
   const tt_tensor *self = tt_tensor_arg(l, 0);
@@ -61,7 +65,7 @@ static void lower_mean(tt_lowering *l, int dim_arg, int dtype_arg) {
             "mean(): could not infer output dtype. %s dtype must be either a floating point or complex dtype. Got: %s",
             tt_has(l, dtype_arg) ? "Optional" : "Input", tt_dtype_text(dtype));
   else
-    lower_total(l, tt_average, dim_arg, dtype_arg);
+    lower_total(l, MEAN, dim_arg, dtype_arg);
 }
 
 void tt_lower_mean(tt_lowering *l) { lower_mean(l, -1, 1); }

@@ -22,8 +22,11 @@ static tt_value *combine(tt_builder *b, const monoid *m, tt_value *earlier, tt_v
 
 // --- the scan -------------------------------------------------------------------------------------------------------------------
 
-// A TPU's vectors have 128 lanes; XLA's CPU does best with short windows.
-static int64_t block_size(tt_builder *b) { return tt_builder_target(b)->is_tpu ? 128 : 16; }
+// A TPU's vectors have 128 lanes; XLA's CPU does best with short windows, and with few steps.
+static int64_t block_size(tt_builder *b, const monoid *m) {
+  if (tt_builder_target(b)->is_tpu) return 128;
+  return m->costly ? 8 : 16;
+}
 
 static tt_value *scan_window(tt_builder *b, tt_value *x, int dim, const monoid *m) {
   int64_t size[TT_AXES_MAX], low[TT_AXES_MAX];
@@ -66,7 +69,7 @@ static tt_value *split(tt_builder *b, tt_value *x, int dim, int64_t block) {
 
 static tt_value *scan(tt_builder *b, tt_value *x, int dim, const monoid *m) {
   if (tt_builder_failed(b) || x->rank == 0 || x->dims[dim] <= 1) return x;
-  int64_t n = x->dims[dim], block = block_size(b), blocks = (n + block - 1) / block;
+  int64_t n = x->dims[dim], block = block_size(b, m), blocks = (n + block - 1) / block;
   if (n <= 2 * block || x->rank == TT_AXES_MAX) return scan_short(b, x, dim, m);
 
   tt_value *padded = pad(b, x, dim, 0, blocks * block - n, m);

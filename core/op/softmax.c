@@ -10,18 +10,18 @@ static tt_value *shifted(tt_builder *b, tt_value *x, tt_axes axis) {
 
 static tt_value *softmax(tt_builder *b, tt_value *x, tt_axes axis) {
   tt_value *terms = tt_hlo_exponential(b, shifted(b, x, axis));
-  return tt_hlo_divide(b, terms, tt_spread(b, tt_sum(b, terms, axis), x, axis));
+  return tt_hlo_divide(b, terms, tt_spread(b, tt_sum_computed(b, terms, axis), x, axis));
 }
 
 static tt_value *log_softmax(tt_builder *b, tt_value *x, tt_axes axis) {
   tt_value *exponents = shifted(b, x, axis);
-  tt_value *sum = tt_hlo_log(b, tt_sum(b, tt_hlo_exponential(b, exponents), axis));
+  tt_value *sum = tt_hlo_log(b, tt_sum_computed(b, tt_hlo_exponential(b, exponents), axis));
   return tt_hlo_subtract(b, exponents, tt_spread(b, sum, x, axis));
 }
 
 // (g - sum(g y)) y
 static tt_value *softmax_backward(tt_builder *b, tt_value *grad, tt_value *output, tt_axes axis) {
-  tt_value *sum = tt_sum(b, tt_hlo_multiply(b, grad, output), axis);
+  tt_value *sum = tt_sum_computed(b, tt_hlo_multiply(b, grad, output), axis);
   return tt_hlo_multiply(b, tt_hlo_subtract(b, grad, tt_spread(b, sum, output, axis)), output);
 }
 

@@ -2,6 +2,7 @@
 //
 // The coefficient tables are Chebyshev series of the functions named beside them, computed for this file with 40 digits; a
 // float32 program takes only as many terms as float32 can see.
+#include "op/axes.h"
 #include "op/pointwise.h"
 
 #include <math.h>
@@ -132,6 +133,41 @@ tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
   return tt_hlo_select(b, is_zero, tt_hlo_divide(b, tt_hlo_constant_like(b, x, -1), x), tt_hlo_digamma(b, x));
 }
 
+// One term of the series for the elements whose q is not positive yet: (x, q, sum) -> (x, q + 1, sum + q^-x).
+static tt_value *zeta_is_open(tt_builder *b, tt_value *q) {
+  // Far below 0, and at -inf, the series would not end.
+  return tt_hlo_and(b, tt_compare_constant(b, TT_LT, q, 0), tt_compare_constant(b, TT_GT, q, -1e6));
+}
+
+static void zeta_condition(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
+  (void)user;
+  tt_value *open = zeta_is_open(b, state[1]);
+  results[0] = tt_reduce(b, open, TT_REDUCE_OR, tt_axes_range(0, open->rank));
+}
+
+static void zeta_term(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
+  (void)user;
+  tt_value *x = state[0], *q = state[1], *open = zeta_is_open(b, q);
+  results[0] = x;
+  results[1] = tt_hlo_select(b, open, tt_add_constant(b, q, 1), q);
+  results[2] = tt_hlo_select(b, open, tt_hlo_add(b, state[2], tt_hlo_power(b, q, tt_hlo_negate(b, x))), state[2]);
+}
+
+// Hurwitz' zeta function. CHLO's expansion is right for positive q only, so the terms before are summed here; x = 1 and whole
+// q <= 0 are poles, as in torch.
+tt_value *tt_emit_zeta(tt_builder *b, tt_value *x, tt_value *q) {
+  tt_value *state[3];
+  tt_hlo_while(b, 3, (tt_value *[]){x, q, tt_hlo_constant_like(b, q, 0)}, zeta_condition, zeta_term, NULL, state);
+  tt_value *result = tt_hlo_add(b, state[2], tt_hlo_zeta(b, x, state[1]));
+  tt_value *fraction_left = tt_hlo_compare(b, TT_NE, x, tt_hlo_floor(b, x));
+  tt_value *low = tt_compare_constant(b, TT_LE, q, 0);
+  tt_value *none = tt_hlo_or(b, tt_hlo_and(b, low, fraction_left), tt_compare_constant(b, TT_LT, x, 1));
+  result = tt_select_constant(b, none, NAN, result);
+  tt_value *pole = tt_hlo_and(b, low, tt_hlo_compare(b, TT_EQ, q, tt_hlo_floor(b, q)));
+  pole = tt_hlo_and(b, pole, tt_compare_constant(b, TT_GT, x, 1));
+  return tt_select_constant(b, tt_hlo_or(b, pole, tt_compare_constant(b, TT_EQ, x, 1)), HUGE_VAL, result);
+}
+
 // (n, x): the n-th derivative of digamma, (-1)^(n + 1) n! zeta(n + 1, x).
 static tt_value *polygamma(tt_pointwise *p) {
   tt_builder *b = p->b;
@@ -139,7 +175,7 @@ static tt_value *polygamma(tt_pointwise *p) {
   int64_t n = tt_int(p->l, 0);
   if (n < 0) tt_fail(p->l, TT_INVALID_ARGUMENT, "polygamma(n, x) does not support negative n.");
   if (n <= 0) return tt_emit_digamma(b, x);
-  tt_value *zeta = tt_hlo_zeta(b, tt_hlo_constant_like(b, x, (double)n + 1), x);
+  tt_value *zeta = tt_emit_zeta(b, tt_hlo_constant_like(b, x, (double)n + 1), x);
   return tt_multiply_constant(b, zeta, (n % 2 == 0 ? -1 : 1) * tgamma((double)n + 1));
 }
 void tt_lower_polygamma(tt_lowering *l) { tt_pointwise_each(l, polygamma, 1, (int[]){1}); }

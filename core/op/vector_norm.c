@@ -10,7 +10,7 @@ tt_value *tt_norm_over(tt_builder *b, tt_value *x, double ord, tt_axes axes) {
   if (ord == 0) return tt_sum(b, tt_hlo_convert(b, tt_hlo_convert(b, x, TT_BOOL), dtype), axes);
   // Of one element, torch takes the size itself: no overflow of its square.
   if (tt_axes_size(x, axes) == 1) return tt_sum(b, tt_hlo_abs(b, x), axes);
-  if (ord == 2) return tt_hlo_sqrt(b, tt_sum(b, tt_squared_size(b, x), axes));
+  if (ord == 2) return tt_hlo_sqrt(b, tt_sum_computed(b, tt_squared_size(b, x), axes));
   tt_value *size = tt_hlo_abs(b, x);
   if (ord == 1) return tt_sum(b, size, axes);
   if (isinf(ord)) return tt_reduce(b, size, ord > 0 ? TT_REDUCE_MAX : TT_REDUCE_MIN, axes);
@@ -107,6 +107,6 @@ void tt_lower_logsumexp(tt_lowering *l) {
   greatest = tt_hlo_select(l->b, tt_hlo_is_finite(l->b, greatest), greatest, tt_hlo_constant_like(l->b, greatest, 0));
   greatest = tt_hlo_convert(l->b, greatest, wide->dtype);
   tt_value *terms = tt_hlo_exponential(l->b, tt_hlo_subtract(l->b, wide, tt_spread(l->b, greatest, x, axes)));
-  tt_value *result = tt_hlo_add(l->b, tt_hlo_log(l->b, tt_sum(l->b, terms, axes)), greatest);
+  tt_value *result = tt_hlo_add(l->b, tt_hlo_log(l->b, tt_sum_computed(l->b, terms, axes)), greatest);
   tt_set_result(l, 0, tt_hlo_convert(l->b, tt_keep_axes_if(l, 2, result, x, axes), dtype));
 }

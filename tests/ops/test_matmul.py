@@ -1,0 +1,151 @@
+"""Products of matrices and vectors in every dtype and layout, against CPU torch in full float32."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+OTHERS = [torch.int64, torch.int32, torch.uint8, torch.complex64, torch.complex128]
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def _full_float32():
+    with torch.tpu.precision("highest"):
+        yield
+
+
+def tolerance(dtype):
+    return {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5, torch.complex64: 1e-5}.get(dtype, 1e-12)
+
+
+def check(function, *args):
+    """Results, and for floats the gradients, against CPU torch."""
+    outcomes = []
+    for device in ("tpu", "cpu"):
+        leaves = [x.detach().to(device).requires_grad_(x.is_floating_point()) for x in args]
+        y = function(*leaves)
+        wanted = [x for x in leaves if x.requires_grad]
+        grads = torch.autograd.grad(y, wanted, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)) if wanted else ()
+        outcomes.append([x.detach().cpu() for x in (y, *grads)])
+    for actual, expected in zip(*outcomes, strict=True):
+        t = tolerance(expected.dtype)
+        torch.testing.assert_close(actual, expected, rtol=t, atol=t * 10, equal_nan=True)
+
+
+def make(dtype, *shape):
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64).to(dtype)
+    return torch.randint(0, 200, shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + OTHERS)
+def test_dtypes(dtype):
+    a, b = make(dtype, 3, 4), make(dtype, 4, 5)
+    check(torch.mm, a, b)
+    check(torch.bmm, make(dtype, 2, 3, 4), make(dtype, 2, 4, 5))
+    check(lambda s, x, y: torch.addmm(s, x, y, beta=2, alpha=3), make(dtype, 5), a, b)
+    check(torch.mv, a, make(dtype, 4))
+    check(torch.dot, make(dtype, 7), make(dtype, 7))
+
+
+def test_integers_wrap():
+    x = torch.full((2, 3), 2**40 + 1)
+    assert torch.equal((x.to("tpu") @ x.t().to("tpu")).cpu(), x @ x.t())
+    y = torch.full((2, 3), 200, dtype=torch.uint8)
+    assert torch.equal((y.to("tpu") @ y.t().to("tpu")).cpu(), y @ y.t())
+
+
+def test_add_variants():
+    b1, b2 = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    check(lambda s, x, y: torch.addbmm(s, x, y, beta=2, alpha=3), torch.randn(3, 5), b1, b2)
+    check(lambda s, x, y: torch.baddbmm(s, x, y, beta=0.5, alpha=3), torch.randn(1, 5), b1, b2)
+    check(lambda s, x, y: torch.addmv(s, x, y, beta=0.5, alpha=3), torch.randn(3), b1[0], torch.randn(4))
+    check(lambda s, x, y: torch.addr(s, x, y, beta=0.5, alpha=3), torch.randn(3, 4), torch.randn(3), torch.randn(4))
+    check(torch.vdot, make(torch.complex64, 7), make(torch.complex64, 7))
+    for gelu in (False, True):
+        args = torch.randn(5), torch.randn(3, 4), torch.randn(4, 5)
+        expected = aten._addmm_activation(*args, use_gelu=gelu)
+        actual = aten._addmm_activation(*(x.to("tpu") for x in args), use_gelu=gelu)
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_beta_zero_ignores_self():
+    nan = torch.full((2, 3), float("nan"), device="tpu")
+    a, b, v = (torch.ones(*s, device="tpu") for s in ((2, 4), (4, 3), (4,)))
+    assert torch.addmm(nan, a, b, beta=0).tolist() == [[4.0] * 3] * 2
+    assert torch.addmm(nan, a[:, :0], b[:0], beta=0, alpha=2).tolist() == [[0.0] * 3] * 2
+    assert torch.addmv(nan[:, 0], a, v, beta=0).tolist() == [4.0, 4.0]
+    assert torch.addr(nan, a[:, 0], b[0], beta=0).tolist() == [[1.0] * 3] * 2
+    assert torch.addbmm(nan, a[None][:0], b[None][:0], beta=0).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("shapes", [((3, 0), (0, 5)), ((0, 3), (3, 5)), ((3, 4), (4, 0))])
+def test_zero_sizes(shapes):  # pytorch#187879
+    check(torch.mm, *(torch.randn(s) for s in shapes))
+    check(torch.bmm, *(torch.randn(2, *s) for s in shapes))
+    check(torch.bmm, *(torch.randn(0, *s) for s in shapes))
+
+
+def test_layouts():
+    base = torch.randn(6, 8)
+    check(torch.mm, base.t(), base)
+    check(lambda x: torch.mm(x[1:4, ::2], x[1:5, 2:5]), base)
+    check(lambda x: torch.mm(x[:1].expand(3, 8), x.t()), base)
+    check(lambda x: torch.matmul(x.view(2, 3, 8), x.t()), base)
+    check(lambda x, w, b: F.linear(x.transpose(1, 2), w, b), torch.randn(2, 4, 3), torch.randn(5, 4), torch.randn(5))
+    check(lambda x, y: torch.einsum("bik,bkj->ij", x, y), torch.randn(2, 3, 4), torch.randn(2, 4, 5))
+
+
+def test_out_and_in_place():
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    whole = torch.zeros(5, 6, device="tpu")
+    torch.mm(a.to("tpu"), b.to("tpu"), out=whole[1:4, :5])
+    torch.testing.assert_close(whole[1:4, :5].cpu(), a @ b)
+    assert whole.cpu()[0].abs().sum() == 0 and whole.cpu()[:, 5].abs().sum() == 0
+    s = torch.ones(3, 5, device="tpu")
+    s.addmm_(a.to("tpu"), b.to("tpu"), alpha=2)
+    torch.testing.assert_close(s.cpu(), 1 + 2 * (a @ b))
+    v = torch.ones(2, device="tpu")
+    assert v.addmv_(torch.eye(2, device="tpu"), v).tolist() == [2, 2]  # pytorch#182287
+
+
+def test_int_mm_and_out_dtype():
+    x, y = torch.randint(-100, 100, (3, 4), dtype=torch.int8), torch.randint(-100, 100, (4, 5), dtype=torch.int8)
+    for left in (x, x.view(torch.uint8)):
+        assert torch.equal(torch._int_mm(left.to("tpu"), y.to("tpu")).cpu(), torch._int_mm(left, y))
+    a, b = torch.randn(3, 64).bfloat16(), torch.randn(64, 5).bfloat16()
+    wide = torch.mm(a.to("tpu"), b.to("tpu"), out_dtype=torch.float32).cpu()
+    torch.testing.assert_close(wide, a.float() @ b.float())
+
+
+ones = torch.ones
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: torch.mm(t(ones(2, 3)), t(ones(3, 2).double())),
+        lambda t: torch.mm(t(ones(2, 3)), t(ones(2, 3))),
+        lambda t: torch.addmm(t(ones(2, 2).double()), t(ones(2, 3)), t(ones(3, 2))),
+        lambda t: torch.mv(t(ones(2, 3)), t(ones(2))),
+        lambda t: torch.mv(t(ones(2, 3)), t(ones(2, 3))),
+        lambda t: torch.mv(t(ones(2, 3)), t(ones(3).double())),
+        lambda t: torch.dot(t(ones(3)), t(ones(4))),
+        lambda t: torch.dot(t(ones(3)), t(ones(3).double())),
+        lambda t: torch.dot(t(ones(2, 3)), t(ones(3))),
+        lambda t: torch.bmm(t(ones(2, 2, 3)), t(ones(2, 3, 2).double())),
+        lambda t: torch.baddbmm(t(ones(2, 2, 2).double()), t(ones(2, 2, 3)), t(ones(2, 3, 2))),
+        lambda t: torch.addbmm(t(ones(2, 2)), t(ones(2, 2, 3)), t(ones(3, 3, 2))),
+        lambda t: torch.addbmm(t(ones(5, 2)), t(ones(2, 2, 3)), t(ones(2, 3, 2))),
+        lambda t: torch.addr(t(ones(2, 3)), t(ones(2, 3)), t(ones(3))),
+        lambda t: torch.addr(t(ones(2, 3).long()), t(ones(2).long()), t(ones(3).long()), beta=0.5),
+        lambda t: torch._int_mm(t(ones(2, 3).long()), t(ones(3, 2).long())),
+    ],
+)
+def test_errors_are_torchs(call):
+    with pytest.raises(RuntimeError) as expected:
+        call(lambda x: x)
+    with pytest.raises(RuntimeError) as actual:
+        call(lambda x: x.to("tpu"))
+    assert str(expected.value).splitlines()[0] in str(actual.value)
