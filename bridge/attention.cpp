@@ -21,7 +21,8 @@ bool fits(const at::Tensor &tensor) { return tensor.dim() == 4 && tensor.is_floa
 
 int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, const std::optional<at::Tensor> &,
                double, bool, std::optional<double>, bool) {
-  const bool fused = at::globalContext().userEnabledOverrideableSDP() && has_fused_rows() && fits(query) && fits(key) && fits(value);
+  const bool allowed = at::globalContext().userEnabledOverrideableSDP() && has_fused_rows();
+  const bool fused = allowed && fits(query) && fits(key) && fits(value);
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 

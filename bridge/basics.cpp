@@ -1,6 +1,7 @@
 // basics.cpp - what is not a lowering: making tensors, views, storages, and reading values on the host.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/core/stack.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -31,8 +32,9 @@ using std::optional;
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// --- making ----------------------------------------------------------------------------------------------------------------
-ScalarType checked_dtype(const char *op, optional<ScalarType> dtype, optional<c10::Layout> layout, optional<bool> pin_memory) {
+// --- making ----------------------------------------------------------------------------------------------------------
+ScalarType checked_dtype(const char *op, optional<ScalarType> dtype, optional<c10::Layout> layout,
+                         optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(c10::layout_or_default(layout) == c10::kStrided, op, ": layout ", *layout,
                               " is not supported on TPU");
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
@@ -55,7 +57,7 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<ScalarType> 
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, type);
 }
 
-// --- storages and sizes ----------------------------------------------------------------------------------------------------
+// --- storages and sizes ----------------------------------------------------------------------------------------------
 void set_sizes(Tensor const &self, IntArrayRef size, at::OptionalIntArrayRef stride) {
   auto *impl = self.unsafeGetTensorImpl();
   if (impl->sizes() == size && (!stride || impl->strides() == *stride)) return;
@@ -100,13 +102,13 @@ void record_stream(Tensor &, at::Stream) {}
 // A module may swap a parameter's data between CPU and TPU, so that optimizers and tied weights keep their tensors.
 bool has_compatible_shallow_copy_type(const Tensor &self, const Tensor &from) {
   const auto is_dense = [](const Tensor &tensor) {
-    return tensor.layout() == c10::kStrided && (tensor.is_cpu() || tensor.device().type() == kTPU) && !tensor.is_quantized() &&
-           !tensor.is_nested();
+    const bool here = tensor.is_cpu() || tensor.device().type() == kTPU;
+    return here && tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_nested();
   };
   return self.key_set() == from.key_set() || (is_dense(self) && is_dense(from));
 }
 
-// --- copies ----------------------------------------------------------------------------------------------------------------
+// --- copies ----------------------------------------------------------------------------------------------------------
 Tensor copy_from(const Tensor &self, const Tensor &target, bool non_blocking) {
   Tensor result = target;
   return copy_(result, self, non_blocking);
@@ -117,7 +119,7 @@ Tensor copy_from_and_resize(const Tensor &self, const Tensor &target) {
   return copy_from(self, target, false);
 }
 
-// --- values on the host ----------------------------------------------------------------------------------------------------
+// --- values on the host ----------------------------------------------------------------------------------------------
 at::Scalar local_scalar_dense(const Tensor &self) {
   alignas(16) char element[16];
   const tt_tensor tensor = describe(self);
@@ -128,8 +130,8 @@ at::Scalar local_scalar_dense(const Tensor &self) {
 bool are_equal(const Tensor &self, const Tensor &other) {
   TORCH_CHECK(self.device() == other.device(), "Cannot compare two tensors on different devices. Got: ", self.device(),
               " and ", other.device());
-  TORCH_CHECK(self.dtype() == other.dtype(), "Expected all tensors to have the same dtype, but found ", self.dtype(), " and ",
-              other.dtype());
+  TORCH_CHECK(self.dtype() == other.dtype(), "Expected all tensors to have the same dtype, but found ", self.dtype(),
+              " and ", other.dtype());
   return self.sizes() == other.sizes() && (self.numel() == 0 || at::eq(self, other).all().item<bool>());
 }
 
@@ -140,8 +142,8 @@ Tensor nonzero_positions(const Tensor &self) {
 }
 
 Tensor &nonzero_out(const Tensor &self, Tensor &out) {
-  TORCH_CHECK(out.scalar_type() == ScalarType::Long, "nonzero: Expected out tensor to have scalar type Long but got scalar type ",
-              out.scalar_type());
+  TORCH_CHECK(out.scalar_type() == ScalarType::Long,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
   const Tensor result = nonzero_positions(self);
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
@@ -159,6 +161,26 @@ Tensor &masked_select_out(const Tensor &self, const Tensor &mask, Tensor &out) {
   const Tensor result = select_by_mask(self, mask);
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
+}
+
+// --- what a TPU tensor cannot be -------------------------------------------------------------------------------------
+// The dtype that a call asks for or, without one, that of its first tensor.
+optional<ScalarType> dtype_of_call(const c10::FunctionSchema &schema, c10::ArrayRef<c10::IValue> arguments) {
+  optional<ScalarType> type;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (schema.arguments()[i].name() == "dtype" && arguments[i].isInt()) return arguments[i].toScalarType();
+    if (arguments[i].isTensor() && arguments[i].toTensor().defined() && !type) type = arguments[i].toTensor().scalar_type();
+  }
+  return type;
+}
+
+void raise_quantized(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const auto type = dtype_of_call(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()));
+  raise_unsupported_dtype(op.schema().name().c_str(), type && c10::isQIntType(*type) ? *type : ScalarType::QInt8);
+}
+
+void raise_sparse(const c10::OperatorHandle &op, torch::jit::Stack *) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": sparse tensors are not supported on TPU; use dense ones");
 }
 
 } // namespace
@@ -193,6 +215,13 @@ void register_basics() {
   m.impl("nonzero.out", TORCH_FN(nonzero_out));
   m.impl("masked_select", TORCH_FN(select_by_mask));
   m.impl("masked_select.out", TORCH_FN(masked_select_out));
+
+  for (const auto key : {c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::SparsePrivateUse1,
+                         c10::DispatchKey::SparseCsrPrivateUse1}) {
+    auto &all = *new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+    all.fallback(key == c10::DispatchKey::QuantizedPrivateUse1 ? torch::CppFunction::makeFromBoxedFunction<&raise_quantized>()
+                                                               : torch::CppFunction::makeFromBoxedFunction<&raise_sparse>());
+  }
 
   // torch resolves conjugate and negative bits by copying, so these see them.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {

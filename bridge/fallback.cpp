@@ -61,8 +61,7 @@ void announce(Unlowered &op, const FlatCall &call) {
 void replace_generators(const c10::OperatorHandle &op, int device_index, torch::jit::Stack &stack) {
   const auto &arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto &type = arguments[i].type();
-    if (type->kind() != c10::TypeKind::OptionalType || type->containedType(0)->kind() != c10::TypeKind::GeneratorType) continue;
+    if (*arguments[i].type() != *c10::OptionalType::create(c10::GeneratorType::get())) continue;
     c10::IValue &value = stack[stack.size() - arguments.size() + i];
     tt_generator *generator = value.isNone() ? generator_of(default_generator(static_cast<c10::DeviceIndex>(device_index)))
                                              : generator_of(value.toGenerator());

@@ -90,7 +90,8 @@ py::dict counters() {
     const auto counter = static_cast<tt_counter>(i);
     result[tt_counter_name(counter)] = tt_counter_get(counter);
   }
-  tt_each_fallback([](void *user, const char *op, int64_t count) { (*static_cast<py::dict *>(user))[op] = count; }, &fallbacks);
+  const auto add = [](void *user, const char *op, int64_t count) { (*static_cast<py::dict *>(user))[op] = count; };
+  tt_each_fallback(add, &fallbacks);
   result["fallbacks"] = fallbacks;
   return result;
 }

@@ -11,7 +11,7 @@
 
 namespace torch_tpu {
 
-// --- indices ---------------------------------------------------------------------------------------------------------------
+// --- indices ---------------------------------------------------------------------------------------------------------
 namespace {
 
 using Indices = c10::List<std::optional<at::Tensor>>;
@@ -52,7 +52,8 @@ bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
     const at::Tensor value = stack[first + 2].toTensor();
     const auto [can, mask] = at::native::canDispatchToMaskedFill(self, indices, value);
     if (can) {
-      at::Tensor result = overload.written != 0 ? self.masked_fill_(mask, value.item()) : self.masked_fill(mask, value.item());
+      const c10::Scalar number = value.item();
+      at::Tensor result = overload.written != 0 ? self.masked_fill_(mask, number) : self.masked_fill(mask, number);
       torch::jit::drop(stack, overload.arg_count);
       stack.emplace_back(std::move(result));
       return true;
@@ -62,7 +63,7 @@ bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
   return false;
 }
 
-// --- outputs ---------------------------------------------------------------------------------------------------------------
+// --- outputs ---------------------------------------------------------------------------------------------------------
 namespace {
 
 // The arguments of an overload, by position.
@@ -110,7 +111,7 @@ bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack) 
   return false;
 }
 
-// --- which -----------------------------------------------------------------------------------------------------------------
+// --- which -----------------------------------------------------------------------------------------------------------
 Prepare find_prepare(const c10::FunctionSchema &schema) {
   const auto name = c10::toString(schema.operator_name());
   if (name == "aten::arange.start_out") return &resize_arange_output;

@@ -140,7 +140,7 @@ void register_kernels() {
   for (int i = 0; i < tt_op_count(); ++i) registration.add_row(tt_op_at(i));
 }
 
-// --- the list behind `python -m torch_tpu ops` -----------------------------------------------------------------------------
+// --- the list behind `python -m torch_tpu ops` -----------------------------------------------------------------------
 std::vector<std::pair<std::string, std::string>> supported_ops() {
   std::vector<std::pair<std::string, std::string>> ops;
   auto &dispatcher = c10::Dispatcher::singleton();

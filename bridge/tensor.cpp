@@ -9,7 +9,7 @@
 
 namespace torch_tpu {
 
-// --- dtypes --------------------------------------------------------------------------------------------------------------
+// --- dtypes ----------------------------------------------------------------------------------------------------------
 namespace {
 
 constexpr std::string_view name_of(c10::ScalarType type) {
@@ -81,7 +81,7 @@ c10::Scalar load_scalar(c10::ScalarType type, const void *data) {
   }
 }
 
-// --- storages and tensors ------------------------------------------------------------------------------------------------
+// --- storages and tensors --------------------------------------------------------------------------------------------
 void locate(const c10::TensorImpl &tensor, tt_tensor &out) {
   const c10::StorageImpl *storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   int64_t byte_offset = 0;

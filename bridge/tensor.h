@@ -17,7 +17,7 @@ namespace torch_tpu {
 
 constexpr c10::DeviceType kTPU = c10::DeviceType::PrivateUse1;
 
-// --- dtypes --------------------------------------------------------------------------------------------------------------
+// --- dtypes ----------------------------------------------------------------------------------------------------------
 namespace detail {
 constexpr size_t kScalarTypes = 64; // more than torch has
 constexpr auto make_dtypes() {
@@ -38,13 +38,13 @@ inline c10::ScalarType to_scalar_type(tt_dtype dtype) { return static_cast<c10::
 // The element of `type` at `data`.
 c10::Scalar load_scalar(c10::ScalarType type, const void *data);
 
-// --- storages ------------------------------------------------------------------------------------------------------------
+// --- storages --------------------------------------------------------------------------------------------------------
 c10::Allocator *allocator();
 void release_storage(void *context);
 // Grows or shrinks a TPU storage, keeping the common prefix of its contents.
 void resize_storage(c10::StorageImpl &storage, int64_t byte_size);
 
-// --- tensors -------------------------------------------------------------------------------------------------------------
+// --- tensors ---------------------------------------------------------------------------------------------------------
 // Finds the storage behind a tensor that torch made by address (at::from_blob), for describe.
 void locate(const c10::TensorImpl &tensor, tt_tensor &out);
 

@@ -17,7 +17,7 @@ if not torch.__version__.startswith("2.13."):
         f"but torch {torch.__version__} is installed. Install torch==2.13.0."
     )
 
-from torch_tpu import _C  # noqa: E402
+from torch_tpu import _C
 
 __version__ = "0.1.0"
 
@@ -37,13 +37,14 @@ def _register() -> None:
     """Registers the device, its module ``torch.tpu`` and the methods ``Tensor.tpu()``, ``Module.tpu()`` and so on."""
     _C._set_search_dirs(_search_dirs())
     torch.utils.rename_privateuse1_backend("tpu")
-    from torch_tpu import _decompositions, tpu
+    from torch_tpu import _decompositions, _dlpack, tpu
 
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # The TPU's own half precision is bfloat16; torch's default for new backends is float16.
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     _C._set_decomposition_hook(_decompositions.find)
+    _dlpack.install()
     # XLA's CPU plugins crash when a program still runs while the process exits.
     atexit.register(_C._settle)
 

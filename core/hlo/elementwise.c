@@ -275,6 +275,21 @@ static bool wraps(tt_dtype from, tt_dtype to) {
   return tt_dtype_is_float(from) && tt_dtype_is_integral(to) && (tt_dtype_size(to) < 4 || to == TT_U32);
 }
 
+// A Float8_e8m0fnu is a float's exponent. XLA makes NaN of zero and of negative numbers, torch 2^-127 and the magnitude.
+static tt_value *convert_to_e8m0(tt_builder *b, tt_value *x) {
+  x = tt_hlo_convert(b, x, TT_F32);
+  tt_value *bits = tt_hlo_bitcast_convert(b, x, TT_U32, x->rank, x->dims);
+  bits = tt_hlo_and(b, bits, tt_hlo_constant_like(b, bits, 0x7fffffff));
+  // Half an exponent rounds up, but for the step to the smallest normal number.
+  tt_value *is_subnormal = tt_hlo_compare(b, TT_LT, bits, tt_hlo_constant_like(b, bits, 0x800000));
+  tt_value *below = tt_hlo_constant_like(b, bits, 0x3fffff), *at = tt_hlo_constant_like(b, bits, 0x400000);
+  bits = tt_hlo_add(b, bits, tt_hlo_select(b, is_subnormal, below, at));
+  tt_value *exponent = tt_hlo_shift_right_logical(b, bits, tt_hlo_constant_like(b, bits, 23));
+  exponent = tt_hlo_minimum(b, exponent, tt_hlo_constant_like(b, exponent, 0xff)); // infinity and NaN
+  exponent = tt_hlo_convert(b, exponent, TT_U8);
+  return tt_hlo_bitcast_convert(b, exponent, TT_F8E8M0FNU, exponent->rank, exponent->dims);
+}
+
 tt_value *tt_hlo_convert(tt_builder *b, tt_value *x, tt_dtype dtype) {
   if (!TT_HLO_READY(b, "convert", x)) return &tt_hlo_poison;
   if (dtype <= TT_DTYPE_NONE || dtype >= TT_DTYPE_COUNT) return TT_HLO_REFUSE(b, "convert", "unknown dtype", x);
@@ -283,6 +298,7 @@ tt_value *tt_hlo_convert(tt_builder *b, tt_value *x, tt_dtype dtype) {
   bool from_complex = tt_dtype_is_complex(x->dtype), to_complex = tt_dtype_is_complex(dtype);
   if (from_complex && to_complex) return plain_convert(b, x, dtype);
   if (from_complex) return tt_hlo_convert(b, tt_hlo_real(b, x), dtype);
+  if (dtype == TT_F8E8M0FNU) return convert_to_e8m0(b, x);
   if (to_complex) {
     tt_value *real = tt_hlo_convert(b, x, tt_dtype_real(dtype));
     return tt_hlo_complex(b, real, tt_hlo_constant_like(b, real, 0));

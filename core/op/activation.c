@@ -35,7 +35,8 @@ void tt_lower_threshold_backward(tt_lowering *l) { tt_pointwise_each(l, threshol
 
 static tt_value *leaky_relu(tt_pointwise *p) {
   tt_value *x = p->x[0];
-  return tt_hlo_select(p->b, tt_compare_constant(p->b, TT_GT, x, 0), x, tt_hlo_multiply(p->b, x, tt_pointwise_number(p, 1)));
+  return tt_hlo_select(p->b, tt_compare_constant(p->b, TT_GT, x, 0), x,
+                       tt_hlo_multiply(p->b, x, tt_pointwise_number(p, 1)));
 }
 void tt_lower_leaky_relu(tt_lowering *l) { tt_pointwise_each(l, leaky_relu, 1, NULL); }
 
@@ -131,9 +132,10 @@ void tt_lower_gelu(tt_lowering *l) { tt_pointwise_each(l, gelu, 1, NULL); }
 static tt_value *gelu_derivative_tanh(tt_builder *b, tt_value *x) {
   tt_value *t = gelu_tanh(b, x);
   tt_value *left = tt_multiply_constant(b, tt_add_constant(b, t, 1), 0.5);
-  tt_value *inner = tt_add_constant(b, tt_multiply_constant(b, tt_square(b, x), 3 * gelu_cubic * gelu_slope), gelu_slope);
-  tt_value *right = tt_hlo_multiply(b, tt_hlo_multiply(b, tt_multiply_constant(b, x, 0.5), tt_constant_minus(b, 1, tt_square(b, t))),
-                                    inner);
+  tt_value *inner =
+      tt_add_constant(b, tt_multiply_constant(b, tt_square(b, x), 3 * gelu_cubic * gelu_slope), gelu_slope);
+  tt_value *right = tt_hlo_multiply(
+      b, tt_hlo_multiply(b, tt_multiply_constant(b, x, 0.5), tt_constant_minus(b, 1, tt_square(b, t))), inner);
   return tt_hlo_add(b, left, right);
 }
 
@@ -181,7 +183,8 @@ tt_value *tt_emit_mish(tt_builder *b, tt_value *x) { return tt_hlo_multiply(b, x
 
 tt_value *tt_emit_mish_backward(tt_builder *b, tt_value *gradient, tt_value *x) {
   tt_value *t = tanh_softplus(b, x);
-  tt_value *bend = tt_hlo_multiply(b, tt_hlo_multiply(b, x, tt_hlo_logistic(b, x)), tt_constant_minus(b, 1, tt_square(b, t)));
+  tt_value *bend =
+      tt_hlo_multiply(b, tt_hlo_multiply(b, x, tt_hlo_logistic(b, x)), tt_constant_minus(b, 1, tt_square(b, t)));
   return tt_hlo_multiply(b, gradient, tt_hlo_add(b, t, bend));
 }
 
@@ -241,7 +244,8 @@ tt_value *tt_emit_hardswish(tt_builder *b, tt_value *x) {
 
 tt_value *tt_emit_hardswish_backward(tt_builder *b, tt_value *gradient, tt_value *x) {
   tt_value *slope = tt_add_constant(b, tt_divide_constant(b, x, 3), 0.5);
-  tt_value *upper = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 3), tt_hlo_multiply(b, gradient, slope), gradient);
+  tt_value *upper =
+      tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 3), tt_hlo_multiply(b, gradient, slope), gradient);
   return zero_where(b, tt_compare_constant(b, TT_LE, x, -3), upper);
 }
 
@@ -275,7 +279,8 @@ void tt_lower_hardtanh_backward(tt_lowering *l) { tt_pointwise_each(l, hardtanh_
 // -lambda <= x <= lambda, for x = operand `of` and lambda = argument `arg`.
 static tt_value *is_shrunk(tt_pointwise *p, int of, int arg) {
   tt_value *lambda = tt_pointwise_number(p, arg), *x = p->x[of];
-  return tt_hlo_and(p->b, tt_hlo_compare(p->b, TT_GE, x, tt_hlo_negate(p->b, lambda)), tt_hlo_compare(p->b, TT_LE, x, lambda));
+  return tt_hlo_and(p->b, tt_hlo_compare(p->b, TT_GE, x, tt_hlo_negate(p->b, lambda)),
+                    tt_hlo_compare(p->b, TT_LE, x, lambda));
 }
 
 static tt_value *hardshrink(tt_pointwise *p) { return zero_where(p->b, is_shrunk(p, 0, 1), p->x[0]); }
@@ -289,7 +294,8 @@ static tt_value *softshrink(tt_pointwise *p) {
   tt_value *x = p->x[0], *lambda = tt_pointwise_number(p, 1);
   tt_value *above = tt_hlo_compare(b, TT_GT, x, lambda), *below = tt_hlo_compare(b, TT_LT, x, tt_hlo_negate(b, lambda));
   tt_value *middle = tt_multiply_constant(b, x, 0); // NaN stays NaN
-  return tt_hlo_select(b, above, tt_hlo_subtract(b, x, lambda), tt_hlo_select(b, below, tt_hlo_add(b, x, lambda), middle));
+  return tt_hlo_select(b, above, tt_hlo_subtract(b, x, lambda),
+                       tt_hlo_select(b, below, tt_hlo_add(b, x, lambda), middle));
 }
 void tt_lower_softshrink(tt_lowering *l) { tt_pointwise_each(l, softshrink, 1, NULL); }
 

@@ -23,11 +23,13 @@ static tt_dtype item_dtype(tt_lowering *l, int arg, int item) { return tt_promot
 static void check_subtract(tt_lowering *l, int item) {
   tt_dtype x = item_dtype(l, 0, item), y = item_dtype(l, 1, item);
   if (x == TT_BOOL && y == TT_BOOL)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
-                                    "`logical_xor()` operator instead.");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+            "`logical_xor()` operator instead.");
   if (x == TT_BOOL || y == TT_BOOL)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
-                                    "invert a mask, use the `~` or `logical_not()` operator instead.");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead.");
   tt_dtype alpha = tt_number_dtype(l, 2);
   tt_dtype common = tt_promote_item(l, (int[]){0, 1}, 2, item);
   if (alpha == TT_F64 && !tt_dtype_is_float(common) && !tt_dtype_is_complex(common))
@@ -139,8 +141,8 @@ static tt_value *divide_rounded(tt_pointwise *p) {
   const char *mode = tt_text(p->l, 2);
   if (strcmp(mode, "trunc") == 0) return divide_trunc(p);
   if (strcmp(mode, "floor") == 0) return divide_floor(p);
-  tt_fail(p->l, TT_INVALID_ARGUMENT,
-          "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '%s'", mode);
+  tt_fail(p->l, TT_INVALID_ARGUMENT, "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '%s'",
+          mode);
   return p->x[0];
 }
 
@@ -213,7 +215,8 @@ tt_value *tt_emit_hypot(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *greater = tt_hlo_maximum(b, ax, ay), *smaller = tt_hlo_minimum(b, ax, ay);
   tt_value *ratio = tt_hlo_divide(b, smaller, greater);
   tt_value *scale = tt_hlo_sqrt(b, tt_add_constant(b, tt_square(b, ratio), 1));
-  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_EQ, smaller, 0), greater, tt_hlo_multiply(b, greater, scale));
+  tt_value *result =
+      tt_hlo_select(b, tt_compare_constant(b, TT_EQ, smaller, 0), greater, tt_hlo_multiply(b, greater, scale));
   return tt_select_constant(b, either(b, tt_hlo_is_inf, x, y), __builtin_inf(), result);
 }
 
@@ -241,7 +244,9 @@ static tt_value *log_add(tt_builder *b, tt_value *x, tt_value *y, double log_of_
 }
 
 tt_value *tt_emit_logaddexp(tt_builder *b, tt_value *x, tt_value *y) { return log_add(b, x, y, 1); }
-tt_value *tt_emit_logaddexp2(tt_builder *b, tt_value *x, tt_value *y) { return log_add(b, x, y, 0.69314718055994530942); }
+tt_value *tt_emit_logaddexp2(tt_builder *b, tt_value *x, tt_value *y) {
+  return log_add(b, x, y, 0.69314718055994530942);
+}
 
 // --- greatest common divisor --------------------------------------------------------------------------------------------------------
 
@@ -273,7 +278,7 @@ tt_value *tt_emit_lcm(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *share = tt_hlo_divide(b, x, tt_select_constant(b, none, 1, gcd));
   // torch computes narrow integers in int, so that the sign is gone before the product wraps.
   bool narrow = tt_dtype_size(x->dtype) < 4;
-  tt_value *multiple = narrow ? tt_hlo_multiply(b, tt_hlo_abs(b, share), tt_hlo_abs(b, y))
-                              : tt_hlo_abs(b, tt_hlo_multiply(b, share, y));
+  tt_value *multiple =
+      narrow ? tt_hlo_multiply(b, tt_hlo_abs(b, share), tt_hlo_abs(b, y)) : tt_hlo_abs(b, tt_hlo_multiply(b, share, y));
   return tt_select_constant(b, none, 0, multiple);
 }

@@ -1,7 +1,7 @@
 // axes.c - see axes.h.
 #include "op/axes.h"
 
-// --- axes -------------------------------------------------------------------------------------------------------------------
+// --- axes ------------------------------------------------------------------------------------------------------------
 
 tt_axes tt_axes_range(int first, int end) {
   static const int numbers[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
@@ -28,7 +28,7 @@ int64_t tt_axes_size(const tt_value *x, tt_axes axes) {
   return size;
 }
 
-// --- there and back -----------------------------------------------------------------------------------------------------------
+// --- there and back --------------------------------------------------------------------------------------------------
 
 tt_value *tt_reduce(tt_builder *b, tt_value *x, tt_reduction kind, tt_axes axes) {
   return tt_hlo_reduce(b, x, kind, axes.count, axes.dims);
@@ -64,10 +64,11 @@ tt_value *tt_spread(tt_builder *b, tt_value *reduced, const tt_value *x, tt_axes
   return tt_hlo_broadcast_in_dim(b, reduced, x->rank, x->dims, map);
 }
 
-// --- sums as products -----------------------------------------------------------------------------------------------------------
+// --- sums as products ------------------------------------------------------------------------------------------------
 
 static bool is_sum_as_dot(tt_builder *b, const tt_value *x, tt_axes axes) {
-  return tt_builder_target(b)->sums_as_dots && (x->dtype == TT_F32 || x->dtype == TT_F64) && tt_axes_size(x, axes) >= 64;
+  return tt_builder_target(b)->sums_as_dots && (x->dtype == TT_F32 || x->dtype == TT_F64) &&
+         tt_axes_size(x, axes) >= 64;
 }
 
 // Sums over the first or the last dimensions; `weight` as in tt_weighted_sum. As a vector times a matrix, or a matrix times a
@@ -111,7 +112,7 @@ tt_value *tt_sum_operand(tt_builder *b, tt_value *x, tt_axes axes) {
   return wide == x ? tt_sum(b, x, axes) : tt_sum_computed(b, wide, axes);
 }
 
-// --- means and moments ------------------------------------------------------------------------------------------------------------
+// --- means and moments -----------------------------------------------------------------------------------------------
 
 tt_value *tt_divide_by(tt_builder *b, tt_value *x, double divisor) {
   tt_value *hidden = tt_hlo_optimization_barrier(b, tt_hlo_constant(b, x->dtype, divisor));
@@ -135,7 +136,7 @@ tt_moments tt_moments_of(tt_builder *b, tt_value *x, tt_axes axes) {
   return (tt_moments){mean, tt_sum_computed(b, tt_squared_size(b, distance), axes)};
 }
 
-// --- extremes -----------------------------------------------------------------------------------------------------------------
+// --- extremes --------------------------------------------------------------------------------------------------------
 
 tt_value *tt_is_extreme(tt_builder *b, tt_value *x, tt_value *extreme) {
   tt_value *equal = tt_hlo_compare(b, TT_EQ, x, extreme);

@@ -14,7 +14,8 @@ typedef struct tt_axes {
   const int *dims;
 } tt_axes;
 
-// The axes that an int, int[] or int[]? argument names, wrapped and checked; all of x's when it is absent or empty. `arg` -1: all.
+// The axes that an int, int[] or int[]? argument names, wrapped and checked; all of x's when it is absent or empty, or `arg`
+// is -1.
 tt_axes tt_axes_arg(tt_lowering *l, int arg, const tt_value *x);
 // The one axis that an int argument names; none of a 0-d x.
 tt_axes tt_axes_one(tt_lowering *l, int arg, const tt_value *x);
@@ -44,8 +45,8 @@ tt_value *tt_keep_axes_if(tt_lowering *l, int keepdim_arg, tt_value *reduced, co
 
 // |x|^2, real.
 tt_value *tt_squared_size(tt_builder *b, tt_value *x);
-// The mean of x over axes and the sum of squared distances from it (real), in the dtype of computation. Two passes, the mean first and then what differs from it:
-// one pass over x and x^2 loses everything where the mean is large against the spread.
+// The mean of x over axes and the sum of squared distances from it (real), in the dtype of computation. Two passes, the mean
+// first and then what differs from it: one pass over x and x^2 loses everything where the mean is large against the spread.
 typedef struct tt_moments {
   tt_value *mean, *squares;
 } tt_moments;

@@ -1,7 +1,8 @@
 // batch_norm.c - batch_norm in torch's many overloads, and its gradient.
 //
-// Statistics are taken over every dimension but the channels, in place: merging dimensions would copy. A channels-last input is
-// taken in the order that it has in memory, so that its transposition cancels with the one by which it was read. All compute in float32 for narrower inputs, and the saved statistics stay in that dtype, as in CUDA.
+// Statistics are taken over every dimension but the channels, in place: merging dimensions would copy. A channels-last input
+// is taken in the order that it has in memory. All compute in float32 for narrower inputs, and the saved statistics stay in
+// that dtype, as in CUDA.
 //
 // Running statistics are written though most schemas do not say so. momentum and eps travel at run time: with
 // BatchNorm(momentum=None) the former changes from step to step.
@@ -19,21 +20,22 @@ typedef struct normalized {
 } normalized;
 
 static tt_axes all_but_channels(const tt_value *x, bool last) {
-  static const int dims[] = {0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
-                             23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
+  static const int dims[] = {0,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+                             22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42,
                              43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
   if (last) return tt_axes_range(0, x->rank - 1);
   return (tt_axes){x->rank > 1 ? x->rank - 1 : 0, dims};
 }
 
-// --- checks -----------------------------------------------------------------------------------------------------------------------
+// --- checks ----------------------------------------------------------------------------------------------------------
 
 static bool check_channels(tt_lowering *l, int arg, const char *name, int64_t channels) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
   if (!t || (t->rank == 1 && t->sizes[0] == channels)) return true;
   int64_t count = 1;
   for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
-  tt_fail(l, TT_INVALID_ARGUMENT, "%s should contain %lld elements not %lld", name, (long long)channels, (long long)count);
+  tt_fail(l, TT_INVALID_ARGUMENT, "%s should contain %lld elements not %lld", name, (long long)channels,
+          (long long)count);
   return false;
 }
 
@@ -41,7 +43,8 @@ static bool check_arguments(tt_lowering *l, const tt_value *input, const layout 
   tt_wrap_dim(l, 1, input->rank);
   if (tt_failed(l)) return false;
   if (tt_value_count(input) == 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "input tensor must have at least one element, but got input_sizes = %s", tt_sizes_text(l, 0));
+    tt_fail(l, TT_INVALID_ARGUMENT, "input tensor must have at least one element, but got input_sizes = %s",
+            tt_sizes_text(l, 0));
   else if (!training && !tt_has(l, at->mean))
     tt_fail(l, TT_INVALID_ARGUMENT, "running_mean must be defined in evaluation mode");
   else if (!training && !tt_has(l, at->variance))
@@ -52,7 +55,7 @@ static bool check_arguments(tt_lowering *l, const tt_value *input, const layout 
          check_channels(l, 2, "bias", channels) && tt_check_norm_dtypes(l, "batch_norm", 0, 1, 2);
 }
 
-// --- forward ------------------------------------------------------------------------------------------------------------------------
+// --- forward ---------------------------------------------------------------------------------------------------------
 
 // 1 / sqrt(variance + eps), but 0 where both are 0: a channel of equal elements gives the bias then, not NaN.
 static tt_value *inverse_deviation(tt_builder *b, tt_value *variance, tt_value *eps) {
@@ -85,7 +88,8 @@ static normalized normalize(tt_lowering *l, const layout *at, bool training) {
   tt_value *input = tt_operand(l, 0);
   if (tt_failed(l) || !check_arguments(l, input, at, training)) return n;
   bool last = tt_is_channels_last(l, 0);
-  tt_value *arranged = tt_channels_to_end(b, input, last), *x = tt_hlo_convert(b, arranged, tt_compute_dtype(input->dtype));
+  tt_value *arranged = tt_channels_to_end(b, input, last),
+           *x = tt_hlo_convert(b, arranged, tt_compute_dtype(input->dtype));
   tt_value *eps = tt_number(l, at->eps, x->dtype);
   tt_axes axes = all_but_channels(x, last);
   if (training) {
@@ -127,13 +131,14 @@ static void write_running(tt_lowering *l, const layout *at, const normalized *n)
 static void set_running(tt_lowering *l, const layout *at, const normalized *n, int result) {
   tt_value *mean = tt_operand(l, at->mean), *variance = tt_operand(l, at->variance);
   tt_set_result(l, result, n->running_mean ? tt_hlo_convert(l->b, n->running_mean, mean->dtype) : mean);
-  tt_set_result(l, result + 1, n->running_variance ? tt_hlo_convert(l->b, n->running_variance, variance->dtype) : variance);
+  tt_set_result(l, result + 1,
+                n->running_variance ? tt_hlo_convert(l->b, n->running_variance, variance->dtype) : variance);
 }
 
-// --- overloads: (input, weight?, bias?, ...) ------------------------------------------------------------------------------------------
+// --- overloads: (input, weight?, bias?, ...) -------------------------------------------------------------------------
 
-static const layout with_flag = {3, 4, 6, 7};     // running_mean, running_var, training, momentum, eps
-static const layout without_flag = {3, 4, 5, 6};  // running_mean, running_var, momentum, eps
+static const layout with_flag = {3, 4, 6, 7};       // running_mean, running_var, training, momentum, eps
+static const layout without_flag = {3, 4, 5, 6};    // running_mean, running_var, momentum, eps
 static const layout without_stats = {-1, -1, 4, 5}; // training, momentum, eps
 
 // native_batch_norm and _native_batch_norm_legit
@@ -187,7 +192,7 @@ void tt_lower_batch_norm_no_update(tt_lowering *l) {
   set_reserve(l, 3);
 }
 
-// --- backward -----------------------------------------------------------------------------------------------------------------------
+// --- backward --------------------------------------------------------------------------------------------------------
 
 // (grad_out, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?, train, eps, output_mask, ...)
 void tt_lower_batch_norm_backward(tt_lowering *l) {
@@ -195,11 +200,12 @@ void tt_lower_batch_norm_backward(tt_lowering *l) {
   tt_value *input = tt_operand(l, 1);
   tt_dtype wide = tt_compute_dtype(input->dtype), parameter = tt_arg_dtype(l, 2, input->dtype);
   bool train = tt_bool(l, 7), last = tt_is_channels_last(l, 1);
-  tt_value *x = tt_channels_to_end(b, tt_hlo_convert(b, input, wide), last), *grad = tt_channels_to_end(b, tt_operand_as(l, 0, wide), last);
+  tt_value *x = tt_channels_to_end(b, tt_hlo_convert(b, input, wide), last),
+           *grad = tt_channels_to_end(b, tt_operand_as(l, 0, wide), last);
   tt_axes axes = all_but_channels(x, last);
   tt_value *mean = tt_operand_as(l, train ? 5 : 3, wide);
-  tt_value *rstd = train ? tt_operand_as(l, 6, wide)
-                         : inverse_deviation(b, tt_operand_as(l, 4, wide), tt_number(l, 8, wide));
+  tt_value *rstd =
+      train ? tt_operand_as(l, 6, wide) : inverse_deviation(b, tt_operand_as(l, 4, wide), tt_number(l, 8, wide));
   tt_value *distance = tt_hlo_subtract(b, x, tt_spread(b, mean, x, axes));
   tt_value *slope = tt_hlo_multiply(b, tt_sum_computed(b, tt_hlo_multiply(b, grad, distance), axes), rstd);
   tt_value *sum = tt_sum(b, grad, axes);

@@ -23,9 +23,13 @@ tt_value *tt_emit_isneginf(tt_builder *b, tt_value *x) { return equals_constant(
 
 static tt_value *truth(tt_builder *b, tt_value *x) { return tt_hlo_convert(b, x, TT_BOOL); }
 
-tt_value *tt_emit_logical_and(tt_builder *b, tt_value *x, tt_value *y) { return tt_hlo_and(b, truth(b, x), truth(b, y)); }
+tt_value *tt_emit_logical_and(tt_builder *b, tt_value *x, tt_value *y) {
+  return tt_hlo_and(b, truth(b, x), truth(b, y));
+}
 tt_value *tt_emit_logical_or(tt_builder *b, tt_value *x, tt_value *y) { return tt_hlo_or(b, truth(b, x), truth(b, y)); }
-tt_value *tt_emit_logical_xor(tt_builder *b, tt_value *x, tt_value *y) { return tt_hlo_xor(b, truth(b, x), truth(b, y)); }
+tt_value *tt_emit_logical_xor(tt_builder *b, tt_value *x, tt_value *y) {
+  return tt_hlo_xor(b, truth(b, x), truth(b, y));
+}
 tt_value *tt_emit_logical_not(tt_builder *b, tt_value *x) { return tt_hlo_not(b, truth(b, x)); }
 
 // --- bits -----------------------------------------------------------------------------------------------------------------------
@@ -52,7 +56,9 @@ tt_value *tt_emit_fmin(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_dtype_is_float(x->dtype) ? other_if_nan(b, x, y, smaller) : smaller;
 }
 
-static tt_value *clamp_both(tt_pointwise *p) { return tt_hlo_minimum(p->b, tt_hlo_maximum(p->b, p->x[0], p->x[1]), p->x[2]); }
+static tt_value *clamp_both(tt_pointwise *p) {
+  return tt_hlo_minimum(p->b, tt_hlo_maximum(p->b, p->x[0], p->x[1]), p->x[2]);
+}
 static tt_value *clamp_low(tt_pointwise *p) { return tt_hlo_maximum(p->b, p->x[0], p->x[1]); }
 static tt_value *clamp_high(tt_pointwise *p) { return tt_hlo_minimum(p->b, p->x[0], p->x[1]); }
 
@@ -98,10 +104,12 @@ static bool check_masked_fill(tt_lowering *l) {
   tt_dtype mask = tt_tensor_arg(l, 1)->dtype;
   const tt_tensor *value = tt_tensor_arg(l, 2);
   if (mask != TT_BOOL)
-    tt_fail(l, TT_INVALID_ARGUMENT, "masked_fill_ only supports boolean masks, but got mask with dtype %s", cpp_name(mask));
+    tt_fail(l, TT_INVALID_ARGUMENT, "masked_fill_ only supports boolean masks, but got mask with dtype %s",
+            cpp_name(mask));
   if (value && value->rank != 0)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).", value->rank);
+            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).",
+            value->rank);
   return !tt_failed(l);
 }
 

@@ -66,7 +66,8 @@ void tt_lower_round_decimals(tt_lowering *l) { tt_pointwise_each(l, round_decima
 
 // The number of argument `arg`, or a default of the result's dtype when it is None.
 static tt_value *number_or(tt_pointwise *p, tt_value *like, int arg, tt_value *otherwise) {
-  tt_value *number = tt_has(p->l, arg) ? tt_number(p->l, arg, like->dtype) : tt_hlo_convert(p->b, otherwise, like->dtype);
+  tt_value *number =
+      tt_has(p->l, arg) ? tt_number(p->l, arg, like->dtype) : tt_hlo_convert(p->b, otherwise, like->dtype);
   return tt_hlo_broadcast_like(p->b, number, like);
 }
 
@@ -114,7 +115,8 @@ tt_value *tt_emit_log2(tt_builder *b, tt_value *x) {
   tt_value *mantissa_bits = tt_hlo_subtract(b, bits, tt_hlo_shift_left(b, exponent, shift));
   tt_value *mantissa = tt_hlo_bitcast_convert(b, mantissa_bits, x->dtype, x->rank, x->dims);
   tt_value *fraction = tt_multiply_constant(b, tt_hlo_log(b, mantissa), M_LOG2E);
-  tt_value *ordinary = tt_hlo_and(b, tt_compare_constant(b, TT_GE, x, smallest), tt_compare_constant(b, TT_LT, x, HUGE_VAL));
+  tt_value *ordinary =
+      tt_hlo_and(b, tt_compare_constant(b, TT_GE, x, smallest), tt_compare_constant(b, TT_LT, x, HUGE_VAL));
   return tt_hlo_select(b, ordinary, tt_hlo_add(b, tt_hlo_convert(b, exponent, x->dtype), fraction), plain);
 }
 
@@ -146,7 +148,8 @@ static tt_value *logit_backward(tt_pointwise *p) {
     outside = tt_hlo_select(b, unclamped, outside, tt_hlo_constant_like(b, x, 0));
     low = tt_select_constant(b, unclamped, 0, low);
   }
-  tt_value *inside = tt_hlo_and(b, tt_hlo_compare(b, TT_GE, x, low), tt_hlo_compare(b, TT_LE, x, tt_constant_minus(b, 1, low)));
+  tt_value *inside =
+      tt_hlo_and(b, tt_hlo_compare(b, TT_GE, x, low), tt_hlo_compare(b, TT_LE, x, tt_constant_minus(b, 1, low)));
   return tt_hlo_select(b, inside, gradient, outside);
 }
 void tt_lower_logit_backward(tt_lowering *l) { tt_pointwise_each(l, logit_backward, 2, NULL); }
@@ -158,7 +161,9 @@ static tt_value *times_log(tt_builder *b, tt_value *x, tt_value *y, tt_value *lo
 }
 
 tt_value *tt_emit_xlogy(tt_builder *b, tt_value *x, tt_value *y) { return times_log(b, x, y, tt_hlo_log(b, y)); }
-tt_value *tt_emit_xlog1py(tt_builder *b, tt_value *x, tt_value *y) { return times_log(b, x, y, tt_hlo_log_plus_one(b, y)); }
+tt_value *tt_emit_xlog1py(tt_builder *b, tt_value *x, tt_value *y) {
+  return times_log(b, x, y, tt_hlo_log_plus_one(b, y));
+}
 
 // -x log(x), 0 at 0, -inf below.
 tt_value *tt_emit_entr(tt_builder *b, tt_value *x) {
@@ -230,8 +235,10 @@ void tt_lower_frexp(tt_lowering *l) {
   tt_value *denormal = tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), ldexp(1, 1 - bias));
   x = tt_hlo_select(b, denormal, tt_multiply_constant(b, x, ldexp(1, fraction_bits)), x);
   tt_value *bits = tt_hlo_bitcast_convert(b, x, integer, x->rank, x->dims);
-  tt_value *mask = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, integer, ((int64_t)2 * bias + 3) << fraction_bits), bits);
-  tt_value *field = tt_hlo_shift_right_logical(b, tt_hlo_and(b, bits, mask), tt_hlo_constant_like(b, bits, fraction_bits));
+  tt_value *mask =
+      tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, integer, ((int64_t)2 * bias + 3) << fraction_bits), bits);
+  tt_value *field =
+      tt_hlo_shift_right_logical(b, tt_hlo_and(b, bits, mask), tt_hlo_constant_like(b, bits, fraction_bits));
   tt_value *half = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, integer, (int64_t)bias << fraction_bits), bits);
   tt_value *mantissa_bits = tt_hlo_or(b, tt_hlo_and(b, bits, tt_hlo_not(b, mask)), half);
   tt_value *mantissa = tt_hlo_bitcast_convert(b, mantissa_bits, p.compute, x->rank, x->dims);

@@ -14,7 +14,7 @@ tt_value *tt_first_position(tt_builder *b, tt_value *x, tt_value *extreme, tt_ax
   return tt_reduce(b, found, TT_REDUCE_MIN, axis);
 }
 
-// --- values -------------------------------------------------------------------------------------------------------------------
+// --- values ----------------------------------------------------------------------------------------------------------
 
 // Result `result` is the extreme over axes; keepdim_arg as in tt_keep_axes_if.
 static void set_extreme(tt_lowering *l, int result, tt_reduction kind, tt_axes axes, int keepdim_arg) {
@@ -29,9 +29,11 @@ void tt_lower_amin(tt_lowering *l) { set_extreme(l, 0, TT_REDUCE_MIN, tt_axes_ar
 // max(self): no number is the greatest of none.
 static void lower_extreme_of_all(tt_lowering *l, tt_reduction kind, const char *name) {
   if (tt_value_count(tt_operand(l, 0)) == 0)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
-            "argument.", name);
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' "
+        "argument.",
+        name);
   else
     set_extreme(l, 0, kind, tt_axes_arg(l, -1, tt_operand(l, 0)), -1);
 }
@@ -39,7 +41,7 @@ static void lower_extreme_of_all(tt_lowering *l, tt_reduction kind, const char *
 void tt_lower_max(tt_lowering *l) { lower_extreme_of_all(l, TT_REDUCE_MAX, "max"); }
 void tt_lower_min(tt_lowering *l) { lower_extreme_of_all(l, TT_REDUCE_MIN, "min"); }
 
-// --- both extremes --------------------------------------------------------------------------------------------------------------
+// --- both extremes ---------------------------------------------------------------------------------------------------
 
 static void set_both(tt_lowering *l, tt_axes axes, int keepdim_arg) {
   set_extreme(l, 0, TT_REDUCE_MIN, axes, keepdim_arg);
@@ -68,7 +70,7 @@ void tt_lower_aminmax_dim(tt_lowering *l) {
     set_both(l, axes, 2);
 }
 
-// --- indices --------------------------------------------------------------------------------------------------------------------
+// --- indices ---------------------------------------------------------------------------------------------------------
 
 // (self, dim, keepdim) -> (values, indices)
 static void lower_extreme_with_index(tt_lowering *l, tt_reduction kind) {

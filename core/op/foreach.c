@@ -33,8 +33,8 @@ void tt_lower_foreach_copy(tt_lowering *l) {
     if (!broadcasts_to(source, self, &dim)) {
       tt_fail(l, TT_INVALID_ARGUMENT,
               "The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d",
-              dim < 0 ? 1 : (long long)self->sizes[dim], (long long)source->sizes[dim < 0 ? 0 : dim - self->rank + source->rank],
-              dim < 0 ? 0 : dim);
+              dim < 0 ? 1 : (long long)self->sizes[dim],
+              (long long)source->sizes[dim < 0 ? 0 : dim - self->rank + source->rank], dim < 0 ? 0 : dim);
       return;
     }
     tt_set_result(l, i, tt_hlo_broadcast_to(l->b, tt_list_operand_as(l, 1, i, self->dtype), self->rank, self->sizes));
@@ -63,14 +63,18 @@ static bool check_norm(tt_lowering *l, const tt_tensor *t, double order, tt_dtyp
             real ? "real" : "complex", real ? "real" : "complex", tt_dtype_text(dtype));
   else if (tt_dtype_promote(t->dtype, dtype) != dtype)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "linalg.vector_norm: the dtype of the input (%s) should be convertible without narrowing to the specified dtype (%s)",
+            "linalg.vector_norm: the dtype of the input (%s) should be convertible without narrowing to the specified "
+            "dtype (%s)",
             tt_dtype_text(t->dtype), tt_dtype_text(dtype));
   else if (is_empty(t) && isinf(order) && order > 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "_foreach_norm cannot compute the infinity norm on an empty tensor because the operation "
-                                    "does not have an identity");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "_foreach_norm cannot compute the infinity norm on an empty tensor because the operation "
+            "does not have an identity");
   else if (is_empty(t) && order < 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "linalg.vector_norm cannot compute the %g norm on an empty tensor because the operation "
-                                    "does not have an identity", order);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "linalg.vector_norm cannot compute the %g norm on an empty tensor because the operation "
+            "does not have an identity",
+            order);
   return !tt_failed(l);
 }
 
@@ -83,7 +87,8 @@ void tt_lower_foreach_norm(tt_lowering *l) {
     tt_dtype dtype = tt_dtype_arg(l, 2, self->dtype);
     if (!check_norm(l, self, order, dtype)) return;
     tt_value *x = tt_list_operand_as(l, 0, i, tt_compute_dtype(dtype));
-    tt_set_result(l, i, tt_hlo_convert(l->b, tt_norm_over(l->b, x, order, tt_axes_range(0, x->rank)), tt_dtype_real(dtype)));
+    tt_set_result(l, i,
+                  tt_hlo_convert(l->b, tt_norm_over(l->b, x, order, tt_axes_range(0, x->rank)), tt_dtype_real(dtype)));
   }
 }
 

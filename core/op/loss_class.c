@@ -103,7 +103,8 @@ static void lower_nll_backward(tt_lowering *l) {
   tt_builder *b = n.b;
   tt_value *gradient = tt_operand_as(l, 0, n.compute);
   if (n.reduction == REDUCE_MEAN)
-    gradient = tt_hlo_divide(b, tt_hlo_reshape(b, gradient, 0, NULL), tt_hlo_reshape(b, tt_operand_as(l, 6, n.compute), 0, NULL));
+    gradient = tt_hlo_divide(b, tt_hlo_reshape(b, gradient, 0, NULL),
+                             tt_hlo_reshape(b, tt_operand_as(l, 6, n.compute), 0, NULL));
   bool whole = n.reduction != REDUCE_NONE || tt_tensor_arg(l, 1)->rank == 1;
   if (whole) gradient = tt_hlo_broadcast_like(b, tt_hlo_reshape(b, gradient, 0, NULL), n.weight);
   tt_value *value = zero_unless(b, n.used, tt_hlo_multiply(b, tt_hlo_negate(b, gradient), n.weight));
@@ -125,16 +126,18 @@ static const char *sizes_text(tt_lowering *l, const tt_tensor *t) {
 
 // `self`: argument of the predictions. Words of torch's LossNLL2d.
 static bool check_nll2d(tt_lowering *l, int self) {
-  const tt_tensor *x = tt_tensor_arg(l, self), *target = tt_tensor_arg(l, self + 1), *weight = tt_tensor_arg(l, self + 2);
+  const tt_tensor *x = tt_tensor_arg(l, self), *target = tt_tensor_arg(l, self + 1),
+                  *weight = tt_tensor_arg(l, self + 2);
   int64_t classes = x->rank > 1 ? x->sizes[1] : 0;
   if (target->rank != 3)
-    tt_fail(l, TT_INVALID_ARGUMENT, "only batches of spatial targets supported (3D tensors) but got targets of dimension: %d",
-            target->rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "only batches of spatial targets supported (3D tensors) but got targets of dimension: %d", target->rank);
   else if (x->rank != 4)
-    tt_fail(l, TT_INVALID_ARGUMENT, "only batches of spatial inputs supported (4D tensors), but got input of dimension: %d",
-            x->rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "only batches of spatial inputs supported (4D tensors), but got input of dimension: %d", x->rank);
   else if (x->sizes[0] != target->sizes[0] || x->sizes[2] != target->sizes[1] || x->sizes[3] != target->sizes[2])
-    tt_fail(l, TT_INVALID_ARGUMENT, "size mismatch (got input: %s , target: %s", sizes_text(l, x), sizes_text(l, target));
+    tt_fail(l, TT_INVALID_ARGUMENT, "size mismatch (got input: %s , target: %s", sizes_text(l, x),
+            sizes_text(l, target));
   else if (weight && (weight->rank != 1 || weight->sizes[0] != classes))
     tt_fail(l, TT_INVALID_ARGUMENT, "weight tensor should be defined either for all or no classes");
   return !tt_failed(l) && check_target_dtype(l, self + 1);
@@ -161,7 +164,8 @@ void tt_lower_nll_loss2d_backward(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "grad_output must have same dimension as target (3) but got dimension: %s",
             sizes_text(l, gradient));
   else if (!none && element_count(gradient) != 1)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected a single element grad_output tensor, but got: %s", sizes_text(l, gradient));
+    tt_fail(l, TT_INVALID_ARGUMENT, "Expected a single element grad_output tensor, but got: %s",
+            sizes_text(l, gradient));
   else
     lower_nll_backward(l);
 }
@@ -191,16 +195,18 @@ typedef struct margin {
 } margin;
 
 static bool check_multi_margin(tt_lowering *l, int self) {
-  const tt_tensor *x = tt_tensor_arg(l, self), *target = tt_tensor_arg(l, self + 1), *weight = tt_tensor_arg(l, self + 4);
+  const tt_tensor *x = tt_tensor_arg(l, self), *target = tt_tensor_arg(l, self + 1),
+                  *weight = tt_tensor_arg(l, self + 4);
   double p = tt_double(l, self + 2);
   int64_t samples = x->rank == 2 ? x->sizes[0] : 1;
   if (p != 1 && p != 2) tt_fail(l, TT_INVALID_ARGUMENT, "only p == 1 and p == 2 supported");
   if (tt_failed(l) || !check_margin_input(l, x)) return false;
   if (target->rank > 1 || element_count(target) != samples)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "multi_margin_loss: target tensor should be 1-D with size equal to the number of input samples (batch size). "
-            "Expected target size [%lld], but got %s. Input has shape %s.",
-            (long long)samples, sizes_text(l, target), sizes_text(l, x));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "multi_margin_loss: target tensor should be 1-D with size equal to the number of input samples (batch size). "
+        "Expected target size [%lld], but got %s. Input has shape %s.",
+        (long long)samples, sizes_text(l, target), sizes_text(l, x));
   int64_t classes = x->rank == 0 ? 1 : x->sizes[x->rank - 1];
   if (!tt_failed(l) && weight && (weight->rank != 1 || weight->sizes[0] != classes))
     tt_fail(l, TT_INVALID_ARGUMENT, "inconsistent weight size, expected %lld but got %s", (long long)classes,
@@ -215,7 +221,10 @@ static tt_value *over_classes(tt_builder *b, tt_value *per_sample, tt_value *x) 
 // (self, target, p, margin, weight, reduction) from argument `self` on.
 static margin multi_margin_begin(tt_lowering *l, int self) {
   tt_builder *b = l->b;
-  margin m = {.l = l, .b = b, .dtype = tt_tensor_arg(l, self)->dtype, .square = tt_double(l, self + 2) == 2,
+  margin m = {.l = l,
+              .b = b,
+              .dtype = tt_tensor_arg(l, self)->dtype,
+              .square = tt_double(l, self + 2) == 2,
               .reduction = tt_int(l, self + 5)};
   m.compute = tt_compute_dtype(m.dtype);
   m.x = as_batch(b, tt_operand_as(l, self, m.compute));
@@ -285,7 +294,8 @@ static bool check_multilabel(tt_lowering *l, int self) {
   bool fits = target->rank == x->rank;
   for (int i = 0; fits && i < x->rank; ++i) fits = target->sizes[i] == x->sizes[i];
   if (!fits)
-    tt_fail(l, TT_INVALID_ARGUMENT, "inconsistent target size: %s for input of size: %s", sizes_text(l, target), sizes_text(l, x));
+    tt_fail(l, TT_INVALID_ARGUMENT, "inconsistent target size: %s for input of size: %s", sizes_text(l, target),
+            sizes_text(l, x));
   return fits;
 }
 
@@ -311,7 +321,8 @@ static margin multilabel_begin(tt_lowering *l, int self, int64_t reduction, labe
   int64_t classes = m.x->dims[1];
   tt_value *target = as_batch(b, tt_operand_as(l, self + 1, TT_S64));
   tt_value *place = tt_hlo_iota(b, TT_S32, 2, target->dims, 1);
-  tt_value *ends = tt_hlo_select(b, tt_compare_constant(b, TT_LT, target, 0), place, tt_hlo_constant_like(b, place, (double)classes));
+  tt_value *ends = tt_hlo_select(b, tt_compare_constant(b, TT_LT, target, 0), place,
+                                 tt_hlo_constant_like(b, place, (double)classes));
   tt_value *end = tt_reduce(b, ends, TT_REDUCE_MIN, tt_axes_range(1, 2));
   out->valid = tt_hlo_compare(b, TT_LT, place, over_classes(b, end, place));
   m.target = tt_index_checked(l, zero_unless(b, out->valid, target), classes, false, TT_INVALID_ARGUMENT,

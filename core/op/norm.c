@@ -1,10 +1,10 @@
 // norm.c - layer_norm, group_norm and rms_norm, and their gradients. batch_norm is in batch_norm.c.
 //
-// All compute in float32 for narrower inputs. The statistics of layer_norm and rms_norm are returned in the dtype of computation,
-// as CUDA returns them; those of group_norm in the parameters' dtype, as both CPU and CUDA return them.
+// All compute in float32 for narrower inputs. The statistics of layer_norm and rms_norm are returned in the dtype of
+// computation, as CUDA returns them; those of group_norm in the parameters' dtype, as both CPU and CUDA return them.
 #include "op/norm.h"
 
-// --- shared -----------------------------------------------------------------------------------------------------------------------
+// --- shared ----------------------------------------------------------------------------------------------------------
 
 tt_dtype tt_arg_dtype(const tt_lowering *l, int arg, tt_dtype otherwise) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
@@ -17,7 +17,8 @@ bool tt_check_norm_dtypes(tt_lowering *l, const char *name, int input_arg, int w
     tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", name, tt_dtype_text(input));
     return false;
   }
-  tt_dtype weight = tt_arg_dtype(l, weight_arg, tt_arg_dtype(l, bias_arg, input)), bias = tt_arg_dtype(l, bias_arg, weight);
+  tt_dtype weight = tt_arg_dtype(l, weight_arg, tt_arg_dtype(l, bias_arg, input)),
+           bias = tt_arg_dtype(l, bias_arg, weight);
   bool mixed = tt_dtype_is_narrow_float(input) && weight == TT_F32;
   if (weight == bias && (weight == input || mixed)) return true;
   tt_fail(l, TT_INVALID_ARGUMENT, "mixed dtype: expect parameter to have scalar type of Float");
@@ -53,7 +54,7 @@ tt_value *tt_inverse_root(tt_builder *b, tt_value *x, tt_value *eps) {
   return tt_hlo_rsqrt(b, tt_hlo_add(b, x, tt_hlo_broadcast_like(b, eps, x)));
 }
 
-// --- layer_norm -------------------------------------------------------------------------------------------------------------------
+// --- layer_norm ------------------------------------------------------------------------------------------------------
 
 static bool same_sizes(const tt_tensor *t, int count, const int64_t *sizes) {
   if (t->rank != count) return false;
@@ -67,8 +68,8 @@ static bool check_parameter_shape(tt_lowering *l, int arg, const char *name, int
   const tt_tensor *t = tt_tensor_arg(l, arg);
   if (!t || same_sizes(t, count, shape)) return true;
   tt_fail(l, TT_INVALID_ARGUMENT,
-          "Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s", name, name,
-          tt_sizes_text(l, arg), tt_shape_text(tt_builder_arena(l->b), count, shape));
+          "Expected %s to be of same shape as normalized_shape, but got %s of shape %s and normalized_shape = %s", name,
+          name, tt_sizes_text(l, arg), tt_shape_text(tt_builder_arena(l->b), count, shape));
   return false;
 }
 
@@ -78,19 +79,22 @@ static bool check_normalized_shape(tt_lowering *l, const tt_value *x, int count,
   if (count < 1) {
     tt_fail(l, TT_INVALID_ARGUMENT,
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
-            "normalized_shape = %s", text);
+            "normalized_shape = %s",
+            text);
     return false;
   }
   bool fits = x->rank >= count;
   for (int i = 0; fits && i < count; ++i) fits = x->dims[x->rank - count + i] == shape[i];
   if (!fits)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Given normalized_shape=%s, expected input with shape [*, %s, but got input of size%s", text,
-            text + 1, tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Given normalized_shape=%s, expected input with shape [*, %s, but got input of size%s", text, text + 1,
+            tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
   return fits;
 }
 
 // The axes of normalized_shape; false after a failure. weight_arg and bias_arg may be -1.
-static bool normalized_axes(tt_lowering *l, const tt_value *x, int shape_arg, int weight_arg, int bias_arg, tt_axes *out_axes) {
+static bool normalized_axes(tt_lowering *l, const tt_value *x, int shape_arg, int weight_arg, int bias_arg,
+                            tt_axes *out_axes) {
   int count;
   const int64_t *shape = tt_ints(l, shape_arg, &count);
   if (tt_failed(l)) return false;
@@ -147,12 +151,11 @@ void tt_lower_native_layer_norm_backward(tt_lowering *l) {
     tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, grad_input, rstd), input->dtype));
   }
   tt_dtype weight = tt_arg_dtype(l, 5, input->dtype);
-  if (tt_wants(l, 7, 1))
-    tt_set_result(l, 1, tt_hlo_convert(b, tt_sum_computed(b, product, rows), weight));
+  if (tt_wants(l, 7, 1)) tt_set_result(l, 1, tt_hlo_convert(b, tt_sum_computed(b, product, rows), weight));
   if (tt_wants(l, 7, 2)) tt_set_result(l, 2, tt_hlo_convert(b, tt_sum(b, grad, rows), tt_arg_dtype(l, 6, weight)));
 }
 
-// --- rms_norm ---------------------------------------------------------------------------------------------------------------------
+// --- rms_norm --------------------------------------------------------------------------------------------------------
 
 // _fused_rms_norm(input, normalized_shape, weight?, eps?) -> (out, rstd); eps defaults to that of the dtype of computation.
 void tt_lower_fused_rms_norm(tt_lowering *l) {
@@ -163,7 +166,8 @@ void tt_lower_fused_rms_norm(tt_lowering *l) {
   tt_value *x = tt_hlo_convert(b, input, tt_compute_dtype(input->dtype));
   tt_value *squares = tt_sum_computed(b, tt_hlo_multiply(b, x, x), axes);
   double eps = tt_double_or(l, 3, x->dtype == TT_F64 ? __DBL_EPSILON__ : (double)__FLT_EPSILON__);
-  tt_value *rstd = tt_inverse_root(b, tt_divide_by(b, squares, (double)tt_axes_size(x, axes)), tt_hlo_constant(b, x->dtype, eps));
+  tt_value *rstd =
+      tt_inverse_root(b, tt_divide_by(b, squares, (double)tt_axes_size(x, axes)), tt_hlo_constant(b, x->dtype, eps));
   tt_value *out = times_parameter(l, tt_hlo_multiply(b, x, tt_spread(b, rstd, x, axes)), 2);
   tt_set_result(l, 0, tt_hlo_convert(b, out, input->dtype));
   tt_set_result(l, 1, tt_keep_axes(b, rstd, x, axes));
@@ -189,7 +193,7 @@ void tt_lower_fused_rms_norm_backward(tt_lowering *l) {
     tt_set_result(l, 1, tt_hlo_convert(b, tt_sum_computed(b, product, rows), tt_operand(l, 4)->dtype));
 }
 
-// --- group_norm -------------------------------------------------------------------------------------------------------------------
+// --- group_norm ------------------------------------------------------------------------------------------------------
 // Sums go over the pictures first: everything else happens on [N, C] and [N, groups].
 
 // A batch of pictures with its channels in dimension 1, or last for a channels-last tensor.
@@ -228,8 +232,10 @@ static bool check_group_parameter(tt_lowering *l, int arg, const char *name, con
   const tt_tensor *t = tt_tensor_arg(l, arg);
   if (!t || (t->rank == 1 && t->sizes[0] == input->dims[1])) return true;
   tt_fail(l, TT_INVALID_ARGUMENT,
-          "Expected %s to be a vector of size equal to the number of channels in input, but got %s of shape %s and input of "
-          "shape %s", name, name, tt_sizes_text(l, arg), tt_sizes_text(l, 0));
+          "Expected %s to be a vector of size equal to the number of channels in input, but got %s of shape %s and "
+          "input of "
+          "shape %s",
+          name, name, tt_sizes_text(l, arg), tt_sizes_text(l, 0));
   return false;
 }
 
@@ -240,7 +246,8 @@ static bool check_groups(tt_lowering *l, const tt_value *input, int64_t groups) 
     tt_fail(l, TT_INVALID_ARGUMENT, "Expected at least 2 dimensions for input tensor but received %d", input->rank);
   else if (input->dims[1] % groups != 0)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "Expected number of channels in input to be divisible by num_groups, but got input of shape %s and num_groups=%lld",
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape %s and "
+            "num_groups=%lld",
             tt_sizes_text(l, 0), (long long)groups);
   return !tt_failed(l) && check_group_parameter(l, 1, "weight", input) && check_group_parameter(l, 2, "bias", input);
 }

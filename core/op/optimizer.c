@@ -5,28 +5,23 @@
 // host: 1 - 0.999 in float32 is off in the fifth digit.
 #include "op/pointwise.h"
 
-// Parameters of at most this many elements are updated together as one vector: a model has many biases and norm weights, and
-// each tensor of its own costs the compiler a loop. A large parameter is a group of its own and is not copied.
-enum { SMALL_PARAMETER = 1 << 12 };
-
 typedef struct fused {
   tt_lowering *l;
   tt_builder *b;
-  int count;        // parameters
-  int *order;       // parameters, those of one group side by side
+  int count; // parameters
   bool maximize;
   tt_value *scale;  // the gradients' scale, F64 scalar; NULL when they are not scaled
   tt_value *skip;   // BOOL scalar: infinite gradients were found, nothing may change; NULL when not looked for
-  // The group being updated: size entries of `order` from `start` on.
-  int start, size;
-  tt_dtype compute;
-  tt_value **parts; // room for `count` values
+  int at;           // the parameter being updated, -1 before the first
+  tt_dtype compute; // what it is computed in
 } fused;
 
 // --- hyperparameters ----------------------------------------------------------------------------------------------------------
 
 // A number, or a tensor of one element.
-static tt_value *scalar(tt_lowering *l, int arg) { return tt_hlo_reshape(l->b, tt_operand_as(l, arg, TT_F64), 0, NULL); }
+static tt_value *scalar(tt_lowering *l, int arg) {
+  return tt_hlo_reshape(l->b, tt_operand_as(l, arg, TT_F64), 0, NULL);
+}
 
 static tt_value *one_minus(tt_builder *b, tt_value *x) { return tt_constant_minus(b, 1, x); }
 
@@ -35,7 +30,9 @@ static tt_value *spread(fused *f, tt_value *scalar, tt_value *like) {
   return tt_hlo_broadcast_like(f->b, tt_hlo_convert(f->b, scalar, f->compute), like);
 }
 
-static tt_value *scaled(fused *f, tt_value *x, tt_value *scalar) { return tt_hlo_multiply(f->b, x, spread(f, scalar, x)); }
+static tt_value *scaled(fused *f, tt_value *x, tt_value *scalar) {
+  return tt_hlo_multiply(f->b, x, spread(f, scalar, x));
+}
 
 // x + y * scalar
 static tt_value *add_scaled(fused *f, tt_value *x, tt_value *y, tt_value *scalar) {
@@ -44,88 +41,17 @@ static tt_value *add_scaled(fused *f, tt_value *x, tt_value *y, tt_value *scalar
 
 // The steps taken by all parameters as one vector, so that what is made of them is computed once.
 static tt_value *all_steps(fused *f, int arg) {
+  tt_value **steps = tt_arena_allocate(tt_builder_arena(f->b), (size_t)f->count, sizeof *steps);
+  if (!steps)
+    return tt_builder_fail(f->b, tt_error(TT_OUT_OF_MEMORY, "out of host memory while lowering %s", f->l->op->name));
   for (int i = 0; i < f->count; ++i)
-    f->parts[i] = tt_hlo_reshape(f->b, tt_list_operand_as(f->l, arg, i, TT_F64), 1, (int64_t[]){1});
-  return tt_hlo_concatenate(f->b, f->count, f->parts, 0);
+    steps[i] = tt_hlo_reshape(f->b, tt_list_operand_as(f->l, arg, i, TT_F32), 1, (int64_t[]){1});
+  return tt_hlo_convert(f->b, tt_hlo_concatenate(f->b, f->count, steps, 0), TT_F64);
 }
 
-// --- groups -----------------------------------------------------------------------------------------------------------------------
-
-static int64_t element_count(const tt_tensor *t) {
-  int64_t count = 1;
-  for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
-  return count;
-}
-
-static int64_t parameter_size(const fused *f, int i) { return element_count(tt_list_tensor(f->l, 0, i)); }
-static tt_dtype parameter_compute(const fused *f, int i) { return tt_compute_dtype(tt_list_tensor(f->l, 0, i)->dtype); }
-static bool is_small(const fused *f, int i) { return parameter_size(f, i) <= SMALL_PARAMETER; }
-
-// Large ones first, then the small ones by dtype of computation.
-static void sort_into_groups(fused *f) {
-  int at = 0;
-  for (int i = 0; i < f->count; ++i)
-    if (!is_small(f, i)) f->order[at++] = i;
-  for (int pass = 0; pass < 2; ++pass)
-    for (int i = 0; i < f->count; ++i)
-      if (is_small(f, i) && (parameter_compute(f, i) == TT_F64) == (pass == 1)) f->order[at++] = i;
-}
-
-// Moves on to the next group; false when there is none.
-static bool next_group(fused *f) {
-  f->start += f->size;
-  f->size = 0;
-  if (f->start >= f->count || tt_failed(f->l)) return false;
-  int first = f->order[f->start];
-  f->compute = parameter_compute(f, first);
-  f->size = 1;
-  if (!is_small(f, first)) return true;
-  while (f->start + f->size < f->count && parameter_compute(f, f->order[f->start + f->size]) == f->compute) ++f->size;
-  return true;
-}
-
-static tt_value *flat(tt_builder *b, tt_value *x) { return tt_hlo_reshape(b, x, 1, (int64_t[]){tt_value_count(x)}); }
-
-// The group's tensors of a list: the one tensor as it is, or all of them end to end.
-static tt_value *item(fused *f, int list) {
-  if (f->size == 1) return tt_list_operand_as(f->l, list, f->order[f->start], f->compute);
-  for (int i = 0; i < f->size; ++i)
-    f->parts[i] = flat(f->b, tt_list_operand_as(f->l, list, f->order[f->start + i], f->compute));
-  return tt_hlo_concatenate(f->b, f->size, f->parts, 0);
-}
-
-static tt_value *entry_of(fused *f, tt_value *vector, int i) {
-  return tt_hlo_convert(f->b, tt_hlo_slice_dim(f->b, vector, 0, i, i + 1, 1), f->compute);
-}
-
-// Each parameter's entry of `vector` (F64, one per parameter), for all its elements.
-static tt_value *own(fused *f, tt_value *vector, tt_value *like) {
-  if (f->size == 1)
-    return tt_hlo_broadcast_like(f->b, tt_hlo_reshape(f->b, entry_of(f, vector, f->order[f->start]), 0, NULL), like);
-  for (int i = 0; i < f->size; ++i) {
-    int number = f->order[f->start + i];
-    f->parts[i] = tt_hlo_broadcast_to(f->b, entry_of(f, vector, number), 1, (int64_t[]){parameter_size(f, number)});
-  }
-  return tt_hlo_concatenate(f->b, f->size, f->parts, 0);
-}
-
-// New value of one parameter's tensor in a written list; the old one stays when the step is skipped.
-static void update_one(fused *f, int list, int number, tt_value *value) {
-  const tt_tensor *t = tt_list_tensor(f->l, list, number);
-  value = tt_hlo_convert(f->b, tt_hlo_reshape(f->b, value, t->rank, t->sizes), t->dtype);
-  if (f->skip)
-    value = tt_hlo_select(f->b, tt_hlo_broadcast_to(f->b, f->skip, t->rank, t->sizes), tt_list_operand(f->l, list, number), value);
-  tt_set_result(f->l, list * f->count + number, value);
-}
-
-static void update(fused *f, int list, tt_value *value) {
-  int64_t from = 0;
-  for (int i = 0; i < f->size; ++i) {
-    int number = f->order[f->start + i];
-    int64_t size = parameter_size(f, number);
-    update_one(f, list, number, f->size == 1 ? value : tt_hlo_slice_dim(f->b, value, 0, from, from + size, 1));
-    from += size;
-  }
+// This parameter's entry of such a vector.
+static tt_value *own(fused *f, tt_value *vector) {
+  return tt_hlo_reshape(f->b, tt_hlo_slice_dim(f->b, vector, 0, f->at, f->at + 1, 1), 0, NULL);
 }
 
 // --- the frame of a step --------------------------------------------------------------------------------------------------------
@@ -134,33 +60,40 @@ static void check_lists(fused *f, int lists) {
   for (int list = 0; list < lists; ++list) {
     int count = tt_list_count(f->l, list);
     if (count != f->count && count != 0)
-      tt_fail(f->l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", f->count, count);
-    for (int i = 0; i < count && !tt_failed(f->l); ++i)
-      if (element_count(tt_list_tensor(f->l, list, i)) != parameter_size(f, i))
-        tt_fail(f->l, TT_INVALID_ARGUMENT, "%s: tensor %d of list %d is not of its parameter's size", f->l->op->name, i, list);
+      tt_fail(f->l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", f->count,
+              count);
   }
 }
 
-// The first `lists` arguments are lists of tensors of the parameters' sizes; found_inf follows grad_scale. False when there is
-// nothing to do.
+// The first `lists` arguments are lists of tensors, parameters and gradients first; found_inf follows grad_scale. False when
+// there is nothing to do.
 static bool fused_begin(fused *f, tt_lowering *l, int lists, int maximize_arg, int grad_scale_arg) {
-  *f = (fused){.l = l, .b = l->b, .count = tt_list_count(l, 0), .maximize = tt_bool(l, maximize_arg)};
+  *f = (fused){.l = l, .b = l->b, .count = tt_list_count(l, 0), .maximize = tt_bool(l, maximize_arg), .at = -1};
   check_lists(f, lists);
   if (tt_failed(l) || f->count == 0) return false;
-  f->order = tt_arena_allocate(tt_builder_arena(l->b), (size_t)f->count, sizeof *f->order);
-  f->parts = tt_arena_allocate(tt_builder_arena(l->b), (size_t)f->count, sizeof *f->parts);
-  if (!f->order || !f->parts) {
-    tt_builder_fail(l->b, tt_error(TT_OUT_OF_MEMORY, "out of host memory while lowering %s", l->op->name));
-    return false;
-  }
-  sort_into_groups(f);
   if (tt_has(l, grad_scale_arg)) f->scale = scalar(l, grad_scale_arg);
   if (tt_has(l, grad_scale_arg + 1)) f->skip = tt_compare_constant(l->b, TT_EQ, scalar(l, grad_scale_arg + 1), 1);
   return true;
 }
 
+static bool next_parameter(fused *f) {
+  if (++f->at >= f->count || tt_failed(f->l)) return false;
+  f->compute = tt_compute_dtype(tt_list_tensor(f->l, 0, f->at)->dtype);
+  return true;
+}
+
+static tt_value *item(fused *f, int list) { return tt_list_operand_as(f->l, list, f->at, f->compute); }
+
+// New value of this parameter's tensor in a written list; the old one stays when the step is skipped.
+static void update(fused *f, int list, tt_value *value) {
+  tt_value *old = tt_list_operand(f->l, list, f->at);
+  value = tt_hlo_convert(f->b, value, old->dtype);
+  if (f->skip) value = tt_hlo_select(f->b, tt_hlo_broadcast_to(f->b, f->skip, old->rank, old->dims), old, value);
+  tt_set_result(f->l, list * f->count + f->at, value);
+}
+
 // The gradient to descend along. An unscaled gradient is written back.
-static tt_value *group_gradient(fused *f) {
+static tt_value *begin_gradient(fused *f) {
   tt_value *gradient = item(f, 1);
   if (f->scale) {
     gradient = tt_hlo_divide(f->b, gradient, spread(f, f->scale, gradient));
@@ -180,8 +113,8 @@ void tt_lower_fused_sgd(tt_lowering *l) {
   tt_value *decay = scalar(l, 3), *momentum = scalar(l, 4), *minus_lr = tt_hlo_negate(b, scalar(l, 5));
   tt_value *undamped = one_minus(b, scalar(l, 6));
   bool nesterov = tt_bool(l, 7), first = tt_bool(l, 9), has_momentum = tt_list_count(l, 2) != 0;
-  while (next_group(&f)) {
-    tt_value *parameter = item(&f, 0), *gradient = add_scaled(&f, group_gradient(&f), parameter, decay);
+  while (next_parameter(&f)) {
+    tt_value *parameter = item(&f, 0), *gradient = add_scaled(&f, begin_gradient(&f), parameter, decay);
     if (has_momentum) {
       tt_value *buffer = first ? gradient : add_scaled(&f, scaled(&f, item(&f, 2), momentum), gradient, undamped);
       update(&f, 2, buffer);
@@ -199,15 +132,17 @@ static void lower_adam(tt_lowering *l, bool decoupled) {
   fused f;
   if (!fused_begin(&f, l, 5, 12, 13)) return;
   tt_builder *b = l->b;
-  tt_value *lr = scalar(l, 6), *beta1 = scalar(l, 7), *beta2 = scalar(l, 8), *decay = scalar(l, 9), *eps = scalar(l, 10);
+  tt_value *lr = scalar(l, 6), *beta1 = scalar(l, 7), *beta2 = scalar(l, 8), *decay = scalar(l, 9),
+           *eps = scalar(l, 10);
   bool amsgrad = tt_bool(l, 11);
-  tt_value *rest1 = one_minus(b, beta1), *rest2 = one_minus(b, beta2), *kept = one_minus(b, tt_hlo_multiply(b, lr, decay));
+  tt_value *rest1 = one_minus(b, beta1), *rest2 = one_minus(b, beta2),
+           *kept = one_minus(b, tt_hlo_multiply(b, lr, decay));
   tt_value *steps = all_steps(&f, 5);
   tt_value *bias1 = one_minus(b, tt_hlo_power(b, tt_hlo_broadcast_like(b, beta1, steps), steps));
   tt_value *bias2 = one_minus(b, tt_hlo_power(b, tt_hlo_broadcast_like(b, beta2, steps), steps));
   tt_value *step_sizes = tt_hlo_divide(b, tt_hlo_broadcast_like(b, lr, steps), bias1), *roots = tt_hlo_sqrt(b, bias2);
-  while (next_group(&f)) {
-    tt_value *parameter = item(&f, 0), *gradient = group_gradient(&f);
+  while (next_parameter(&f)) {
+    tt_value *parameter = item(&f, 0), *gradient = begin_gradient(&f);
     if (decoupled)
       parameter = scaled(&f, parameter, kept);
     else
@@ -217,9 +152,9 @@ static void lower_adam(tt_lowering *l, bool decoupled) {
     update(&f, 2, mean);
     update(&f, 3, square);
     if (amsgrad) update(&f, 4, square = tt_hlo_maximum(b, item(&f, 4), square));
-    tt_value *root = tt_hlo_divide(b, tt_hlo_sqrt(b, square), own(&f, roots, square));
+    tt_value *root = tt_hlo_divide(b, tt_hlo_sqrt(b, square), spread(&f, own(&f, roots), square));
     tt_value *denominator = tt_hlo_add(b, root, spread(&f, eps, square));
-    tt_value *change = tt_hlo_divide(b, tt_hlo_multiply(b, mean, own(&f, step_sizes, mean)), denominator);
+    tt_value *change = tt_hlo_divide(b, scaled(&f, mean, own(&f, step_sizes)), denominator);
     update(&f, 0, tt_hlo_subtract(b, parameter, change));
   }
 }
@@ -238,17 +173,23 @@ void tt_lower_fused_adagrad(tt_lowering *l) {
   tt_value *steps = all_steps(&f, 3);
   tt_value *slowing = tt_hlo_multiply(b, tt_add_constant(b, steps, -1), tt_hlo_broadcast_like(b, scalar(l, 5), steps));
   tt_value *rates = tt_hlo_divide(b, tt_hlo_broadcast_like(b, scalar(l, 4), steps), tt_add_constant(b, slowing, 1));
-  while (next_group(&f)) {
-    tt_value *parameter = item(&f, 0), *gradient = add_scaled(&f, group_gradient(&f), parameter, decay);
+  while (next_parameter(&f)) {
+    tt_value *parameter = item(&f, 0), *gradient = add_scaled(&f, begin_gradient(&f), parameter, decay);
     tt_value *sum = tt_hlo_add(b, item(&f, 2), tt_square(b, gradient));
     update(&f, 2, sum);
     tt_value *denominator = tt_hlo_add(b, tt_hlo_sqrt(b, sum), spread(&f, eps, sum));
-    tt_value *change = tt_hlo_divide(b, tt_hlo_multiply(b, gradient, own(&f, rates, sum)), denominator);
+    tt_value *change = tt_hlo_divide(b, scaled(&f, gradient, own(&f, rates)), denominator);
     update(&f, 0, tt_hlo_subtract(b, parameter, change));
   }
 }
 
 // --- gradient scaler ----------------------------------------------------------------------------------------------------------------
+
+static int64_t element_count(const tt_tensor *t) {
+  int64_t count = 1;
+  for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
+  return count;
+}
 
 static bool check_one_element(tt_lowering *l, int arg, const char *name, tt_dtype dtype, const char *dtype_name) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
@@ -262,7 +203,8 @@ static bool check_one_element(tt_lowering *l, int arg, const char *name, tt_dtyp
 // (gradients, found_inf, inv_scale): multiplies the gradients; found_inf becomes 1 if one of them is not finite.
 void tt_lower_amp_unscale(tt_lowering *l) {
   int count = tt_list_count(l, 0);
-  bool fits = check_one_element(l, 2, "inv_scale", TT_F32, "a float") && check_one_element(l, 1, "found_inf", TT_F32, "a float");
+  bool fits = check_one_element(l, 2, "inv_scale", TT_F32, "a float") &&
+              check_one_element(l, 1, "found_inf", TT_F32, "a float");
   if (count == 0 || !fits) return;
   tt_builder *b = l->b;
   tt_value *factor = tt_hlo_reshape(b, tt_operand(l, 2), 0, NULL);
@@ -277,14 +219,16 @@ void tt_lower_amp_unscale(tt_lowering *l) {
     tt_set_result(l, i, tt_hlo_convert(b, unscaled, dtype));
   }
   tt_value *found = tt_operand(l, 1);
-  tt_set_result(l, count, tt_hlo_select(b, tt_hlo_broadcast_to(b, finite, found->rank, found->dims), found,
-                                        tt_hlo_constant_like(b, found, 1)));
+  tt_set_result(l, count,
+                tt_hlo_select(b, tt_hlo_broadcast_to(b, finite, found->rank, found->dims), found,
+                              tt_hlo_constant_like(b, found, 1)));
 }
 
 // (scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval): backs off after infinities, grows after
 // `growth_interval` steps without them, unless the new scale were infinite.
 void tt_lower_amp_update_scale(tt_lowering *l) {
-  if (!check_one_element(l, 1, "growth_tracker", TT_S32, "an int") || !check_one_element(l, 0, "current_scale", TT_F32, "a float") ||
+  if (!check_one_element(l, 1, "growth_tracker", TT_S32, "an int") ||
+      !check_one_element(l, 0, "current_scale", TT_F32, "a float") ||
       !check_one_element(l, 2, "found_inf", TT_F32, "a float"))
     return;
   tt_builder *b = l->b;

@@ -4,7 +4,7 @@
 // stored doubled; for floats, its lowest bit tells -0.0 from 0.0, which have the same key.
 #include "op/order.h"
 
-// --- keys ---------------------------------------------------------------------------------------------------------------------------
+// --- keys ------------------------------------------------------------------------------------------------------------
 
 static bool fits_32_bits(tt_dtype dtype) { return tt_dtype_size(dtype) <= 4; }
 static tt_dtype key_dtype(tt_dtype dtype) { return fits_32_bits(dtype) ? TT_S32 : TT_S64; }
@@ -36,7 +36,8 @@ static tt_value *key_of(tt_builder *b, tt_value *x, tt_value **out_flag) {
   }
   if (!tt_dtype_is_float(x->dtype)) return tt_hlo_convert(b, x, key);
   x = tt_hlo_convert(b, x, tt_compute_dtype(x->dtype));
-  x = tt_hlo_select(b, tt_hlo_is_nan(b, x), tt_hlo_constant_like(b, x, __builtin_nan("")), x); // NaNs are one, and positive
+  x = tt_hlo_select(b, tt_hlo_is_nan(b, x), tt_hlo_constant_like(b, x, __builtin_nan("")),
+                    x); // NaNs are one, and positive
   tt_value *order = flip_negative(b, bits_as(b, x, key));
   tt_value *negative_zero = tt_hlo_compare(b, TT_EQ, order, like(b, order, -1));
   *out_flag = tt_hlo_convert(b, negative_zero, TT_S32);
@@ -45,13 +46,14 @@ static tt_value *key_of(tt_builder *b, tt_value *x, tt_value **out_flag) {
 
 // The element of a key and its flag (NULL for none).
 static tt_value *element_of(tt_builder *b, tt_value *key, tt_value *flag, tt_dtype dtype) {
-  if (dtype == TT_U32 || dtype == TT_U64) return bits_as(b, tt_hlo_xor(b, key, like(b, key, lowest(key->dtype))), dtype);
+  if (dtype == TT_U32 || dtype == TT_U64)
+    return bits_as(b, tt_hlo_xor(b, key, like(b, key, lowest(key->dtype))), dtype);
   if (!tt_dtype_is_float(dtype)) return tt_hlo_convert(b, key, dtype);
   key = tt_hlo_select(b, tt_hlo_convert(b, flag, TT_BOOL), like(b, key, -1), key);
   return tt_hlo_convert(b, bits_as(b, flip_negative(b, key), dtype == TT_F64 ? TT_F64 : TT_F32), dtype);
 }
 
-// --- sorting ------------------------------------------------------------------------------------------------------------------------
+// --- sorting ---------------------------------------------------------------------------------------------------------
 
 static void less(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
   (void)user;
@@ -84,7 +86,7 @@ tt_ordered tt_order(tt_builder *b, tt_value *x, int dim, bool descending) {
   return o;
 }
 
-// --- picking ------------------------------------------------------------------------------------------------------------------------
+// --- picking ---------------------------------------------------------------------------------------------------------
 
 tt_ordered tt_ordered_slice(tt_builder *b, const tt_ordered *o, int dim, int64_t start, int64_t limit) {
   tt_ordered part = *o;
@@ -108,7 +110,7 @@ tt_ordered tt_ordered_pick(tt_builder *b, const tt_ordered *o, int dim, tt_value
   return picked;
 }
 
-// --- elements -----------------------------------------------------------------------------------------------------------------------
+// --- elements --------------------------------------------------------------------------------------------------------
 
 tt_value *tt_ordered_keys(tt_builder *b, const tt_ordered *o) {
   return o->position ? o->keys : tt_hlo_shift_right_arithmetic(b, o->keys, like(b, o->keys, 32));

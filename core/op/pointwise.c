@@ -15,7 +15,8 @@ static void check_list(tt_lowering *l, const tt_arg *a, int items) {
   if (is_number_list(a))
     tt_fail(l, TT_INVALID_ARGUMENT, "Tensor list must have same number of elements as scalar list.");
   else
-    tt_fail(l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", items, a->count);
+    tt_fail(l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", items,
+            a->count);
 }
 
 // One tensor beside lists stands for a number.
@@ -24,8 +25,8 @@ static void check_beside_list(tt_lowering *l, int arg) {
   if (!t || t->rank == 0) return;
   int64_t count = 1;
   for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
-  tt_fail(l, TT_INVALID_ARGUMENT, "scalar tensor expected to be 0 dim but it has %d dimensions and %lld elements.", t->rank,
-          (long long)count);
+  tt_fail(l, TT_INVALID_ARGUMENT, "scalar tensor expected to be 0 dim but it has %d dimensions and %lld elements.",
+          t->rank, (long long)count);
 }
 
 int tt_pointwise_items(tt_lowering *l) {
@@ -85,7 +86,8 @@ static void broadcast(tt_pointwise *p) {
 
 tt_pointwise tt_pointwise_begin(tt_lowering *l, int item, int count, const int *args) {
   uint32_t flags = l->op->flags;
-  tt_pointwise p = {.l = l, .b = l->b, .item = item, .count = count, .arg_count = count, .args = args ? args : first_args};
+  tt_pointwise p = {
+      .l = l, .b = l->b, .item = item, .count = count, .arg_count = count, .args = args ? args : first_args};
   p.common = tt_promote_item(l, p.args, count, item);
   check_dtype(&p);
   if (tt_failed(l)) p.common = TT_F32; // harmless from here on

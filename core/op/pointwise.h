@@ -17,7 +17,7 @@ typedef struct tt_pointwise {
   tt_dtype common;  // what the operands promote to: the dtype of the result, unless flags of the op say otherwise
   tt_dtype compute; // dtype of x: `common`, or float32 for narrow floats
   int count;
-  int arg_count;    // operands that take part in the promotion: x[0..arg_count) come from these arguments
+  int arg_count; // operands that take part in the promotion: x[0..arg_count) come from these arguments
   const int *args;
   tt_value *x[TT_POINTWISE_OPERANDS]; // all of one shape
 } tt_pointwise;
@@ -63,7 +63,9 @@ static inline tt_value *tt_select_constant(tt_builder *b, tt_value *predicate, d
 }
 static inline tt_value *tt_square(tt_builder *b, tt_value *x) { return tt_hlo_multiply(b, x, x); }
 // 1 / x
-static inline tt_value *tt_reciprocal(tt_builder *b, tt_value *x) { return tt_hlo_divide(b, tt_hlo_constant_like(b, x, 1), x); }
+static inline tt_value *tt_reciprocal(tt_builder *b, tt_value *x) {
+  return tt_hlo_divide(b, tt_hlo_constant_like(b, x, 1), x);
+}
 // The sign bit of a float, BOOL. True for -0.0 and NaN with its sign set.
 tt_value *tt_sign_bit(tt_builder *b, tt_value *x);
 // A BOOL constant of x's shape.

@@ -29,7 +29,7 @@ static tt_value *unit_of_bits(tt_builder *b, tt_value *bits, tt_dtype dtype) {
 }
 
 // All bits, rounded, in (0, 1].
-static tt_value *open_unit_of_bits(tt_builder *b, tt_value *bits, tt_dtype dtype) {
+tt_value *tt_random_open_unit(tt_builder *b, tt_value *bits, tt_dtype dtype) {
   int size = dtype == TT_F64 ? 64 : 32;
   return constant_plus(b, constant_times(b, tt_hlo_convert(b, bits, dtype), ldexp(1, -size)), ldexp(1, -size - 1));
 }
@@ -39,7 +39,12 @@ tt_value *tt_random_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, i
 }
 
 tt_value *tt_random_open_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims) {
-  return open_unit_of_bits(l->b, bits_for(l, generator_arg, dtype, rank, dims), dtype);
+  return tt_random_open_unit(l->b, bits_for(l, generator_arg, dtype, rank, dims), dtype);
+}
+
+tt_value *tt_random_state(tt_lowering *l, int generator_arg, int64_t count) {
+  bool given = generator_arg >= 0 && generator_arg < l->arg_count && l->args[generator_arg].kind == TT_ARG_GENERATOR;
+  return l->source.random_state(l->source.user, given ? l->args[generator_arg].u.generator : NULL, count);
 }
 
 tt_value *tt_random_normal(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims) {
@@ -49,7 +54,7 @@ tt_value *tt_random_normal(tt_lowering *l, int generator_arg, tt_dtype dtype, in
   if (count == 0) return tt_hlo_splat(b, dtype, rank, dims, 0);
   int64_t half = count / 2 + count % 2;
   tt_value *bits = bits_for(l, generator_arg, dtype, 2, (int64_t[]){2, half});
-  tt_value *u = open_unit_of_bits(b, tt_hlo_slice_dim(b, bits, 0, 0, 1, 1), dtype);
+  tt_value *u = tt_random_open_unit(b, tt_hlo_slice_dim(b, bits, 0, 0, 1, 1), dtype);
   tt_value *turn = unit_of_bits(b, tt_hlo_slice_dim(b, bits, 0, 1, 2, 1), dtype);
   tt_value *angle = constant_times(b, turn, 2 * M_PI), *radius = tt_hlo_sqrt(b, constant_times(b, tt_hlo_log(b, u), -2));
   tt_value *parts[] = {tt_hlo_multiply(b, radius, tt_hlo_cosine(b, angle)), tt_hlo_multiply(b, radius, tt_hlo_sine(b, angle))};
@@ -180,7 +185,7 @@ void tt_lower_cauchy(tt_lowering *l) {
   tt_value *median = tt_number(l, 1, self.real);
   tt_value *sigma = checked_number(l, 2, self.real, TT_GT, 0, "cauchy_ expects sigma > 0.0, but found sigma <= 0");
   tt_value *bits = bits_for(l, 3, self.real, self.rank, self.dims), *one = tt_hlo_constant_like(b, bits, 1);
-  tt_value *angle = constant_times(b, open_unit_of_bits(b, tt_hlo_shift_left(b, bits, one), self.real), M_PI / 2);
+  tt_value *angle = constant_times(b, tt_random_open_unit(b, tt_hlo_shift_left(b, bits, one), self.real), M_PI / 2);
   tt_value *size = tt_hlo_divide(b, tt_hlo_cosine(b, angle), tt_hlo_sine(b, angle));
   tt_value *odd = tt_hlo_compare(b, TT_GE, bits, tt_hlo_constant_like(b, bits, ldexp(1, self.real == TT_F64 ? 63 : 31)));
   tt_value *x = tt_hlo_select(b, odd, tt_hlo_negate(b, size), size);

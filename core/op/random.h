@@ -12,10 +12,15 @@ tt_dtype tt_random_dtype(tt_dtype dtype);
 tt_value *tt_random_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
 // Uniform in (0, 1], with the resolution of all 32 or 64 bits near 0: what logarithms want.
 tt_value *tt_random_open_uniform(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+// The same of given U32 (F32) or U64 (F64) bits.
+tt_value *tt_random_open_unit(tt_builder *b, tt_value *bits, tt_dtype dtype);
 tt_value *tt_random_normal(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
 // -log of an open uniform, kept above 0 so that it may divide.
 tt_value *tt_random_exponential(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
 // BOOL, true with probability `p` to within 2^-32.
 tt_value *tt_random_bernoulli(tt_lowering *l, int generator_arg, double p, int rank, const int64_t *dims);
+
+// The generator's state for `count` 32-bit draws that the lowering makes itself.
+tt_value *tt_random_state(tt_lowering *l, int generator_arg, int64_t count);
 
 #endif // TT_OP_RANDOM_H_

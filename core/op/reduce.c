@@ -3,7 +3,7 @@
 // The greatest and smallest are in extreme.c, variances and norms in moment.c, running sums in scan.c.
 #include "op/axes.h"
 
-// --- sums, means, products --------------------------------------------------------------------------------------------------------
+// --- sums, means, products -------------------------------------------------------------------------------------------
 
 // The dtype argument, else that of a declared output, else x's own; bool and integers add up in 64 bits.
 static tt_dtype total_dtype(tt_lowering *l, int dtype_arg, tt_dtype x) {
@@ -71,7 +71,7 @@ static void lower_mean(tt_lowering *l, int dim_arg, int dtype_arg) {
 void tt_lower_mean(tt_lowering *l) { lower_mean(l, -1, 1); }
 void tt_lower_mean_dim(tt_lowering *l) { lower_mean(l, 1, 3); }
 
-// --- logic ----------------------------------------------------------------------------------------------------------------------
+// --- logic -----------------------------------------------------------------------------------------------------------
 
 // torch's any and all of uint8 give uint8, for the sake of the days before bool. `any.dims(x, [])` reduces nothing, while no
 // dim at all reduces everything.
@@ -95,7 +95,7 @@ void tt_lower_count_nonzero(tt_lowering *l) {
   tt_set_result(l, 0, tt_hlo_convert(l->b, tt_sum(l->b, as_total(l->b, x, TT_S64, axes), axes), TT_S64));
 }
 
-// --- trace ----------------------------------------------------------------------------------------------------------------------
+// --- trace -----------------------------------------------------------------------------------------------------------
 
 // The diagonal as a mask, which fuses into the sum.
 void tt_lower_trace(tt_lowering *l) {

@@ -20,7 +20,7 @@ static tt_value *combine(tt_builder *b, const monoid *m, tt_value *earlier, tt_v
   return result;
 }
 
-// --- the scan -------------------------------------------------------------------------------------------------------------------
+// --- the scan --------------------------------------------------------------------------------------------------------
 
 // A TPU's vectors have 128 lanes; XLA's CPU does best with short windows, and with few steps.
 static int64_t block_size(tt_builder *b, const monoid *m) {
@@ -35,7 +35,8 @@ static tt_value *scan_window(tt_builder *b, tt_value *x, int dim, const monoid *
     low[i] = size[i] - 1;
   }
   tt_value *result;
-  tt_hlo_reduce_window_with(b, 1, &x, &m->identity, &(tt_window){.size = size, .pad_low = low}, m->combine, m->user, &result);
+  tt_hlo_reduce_window_with(b, 1, &x, &m->identity, &(tt_window){.size = size, .pad_low = low}, m->combine, m->user,
+                            &result);
   return result;
 }
 
@@ -82,7 +83,7 @@ static tt_value *scan(tt_builder *b, tt_value *x, int dim, const monoid *m) {
   return tt_hlo_slice_dim(b, result, dim, 0, n, 1);
 }
 
-// --- sums and products ------------------------------------------------------------------------------------------------------------
+// --- sums and products -----------------------------------------------------------------------------------------------
 
 static void binary(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
   results[0] = tt_hlo_binary(b, user, arguments[0], arguments[1]);
@@ -114,7 +115,7 @@ static void lower_running(tt_lowering *l, tt_reduction kind) {
 void tt_lower_cumsum(tt_lowering *l) { lower_running(l, TT_REDUCE_ADD); }
 void tt_lower_cumprod(tt_lowering *l) { lower_running(l, TT_REDUCE_MULTIPLY); }
 
-// --- logcumsumexp -----------------------------------------------------------------------------------------------------------------
+// --- logcumsumexp ----------------------------------------------------------------------------------------------------
 
 // log(exp(x) + exp(y)). An infinite or NaN greater one is the result: inf - inf would be NaN.
 static void log_add_exp(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
@@ -136,11 +137,11 @@ void tt_lower_logcumsumexp(tt_lowering *l) {
     tt_fail(l, TT_NOT_IMPLEMENTED, "\"logcumsumexp\" not implemented for '%s'", tt_dtype_text(dtype));
   if (tt_failed(l)) return;
   x = tt_hlo_convert(l->b, x, tt_compute_dtype(dtype));
-  monoid m = {log_add_exp, NULL, tt_hlo_constant(l->b, x->dtype, -__builtin_inf()), true};
+  monoid m = {log_add_exp, NULL, tt_hlo_constant(l->b, x->dtype, -__builtin_inf()), tt_dtype_is_float(dtype)};
   tt_set_result(l, 0, tt_hlo_convert(l->b, scan(l->b, x, dim, &m), dtype));
 }
 
-// --- running extremes ---------------------------------------------------------------------------------------------------------------
+// --- running extremes ------------------------------------------------------------------------------------------------
 
 // The index is that of the latest element that equals the running extreme: the running maximum of the positions that do.
 static void lower_running_extreme(tt_lowering *l, tt_reduction kind, const char *name) {

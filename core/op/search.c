@@ -5,7 +5,7 @@
 // each step.
 enum { FEW = 64 };
 
-// --- binary search ------------------------------------------------------------------------------------------------------------------
+// --- binary search ---------------------------------------------------------------------------------------------------
 
 // What the loop carries.
 enum { STEP, LOW, HIGH, BOUNDARIES, VALUES, CARRIED };
@@ -59,7 +59,8 @@ static tt_value *row_offsets(tt_builder *b, int64_t rows, int64_t columns, int64
 }
 
 // Places of the flattened `values` [rows, columns] in the flattened `boundaries` [rows, n].
-static tt_value *search_binary(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n, bool right) {
+static tt_value *search_binary(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n,
+                               bool right) {
   search s = {.right = right};
   while (n >> s.steps != 0) ++s.steps;
   tt_value *first = row_offsets(b, rows, tt_value_count(values) / rows, n);
@@ -70,9 +71,11 @@ static tt_value *search_binary(tt_builder *b, tt_value *boundaries, tt_value *va
 }
 
 // Counts the boundaries that each value is behind.
-static tt_value *search_all(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n, bool right) {
+static tt_value *search_all(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n,
+                            bool right) {
   int64_t cube[] = {rows, tt_value_count(values) / rows, n};
-  tt_value *boundary = tt_hlo_broadcast_in_dim(b, tt_hlo_reshape(b, boundaries, 2, (int64_t[]){rows, n}), 3, cube, (int[]){0, 2});
+  tt_value *boundary =
+      tt_hlo_broadcast_in_dim(b, tt_hlo_reshape(b, boundaries, 2, (int64_t[]){rows, n}), 3, cube, (int[]){0, 2});
   tt_value *value = tt_hlo_broadcast_in_dim(b, tt_hlo_reshape(b, values, 2, cube), 3, cube, (int[]){0, 1});
   tt_value *behind = tt_hlo_convert(b, is_behind(b, boundary, value, right), TT_S32);
   return tt_hlo_reshape(b, tt_sum(b, behind, tt_axes_range(2, 3)), 1, (int64_t[]){tt_value_count(values)});
@@ -80,15 +83,17 @@ static tt_value *search_all(tt_builder *b, tt_value *boundaries, tt_value *value
 
 // Places (S32, or S64 if need be) of values in the sorted rows of boundaries, both flattened and of one dtype. The place is the
 // number of boundaries before it: those < value, or those <= value for `right`.
-static tt_value *search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n, bool right) {
+static tt_value *search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n,
+                             bool right) {
   if (tt_builder_failed(b)) return values;
   if (n == 0 || tt_value_count(values) == 0) return tt_hlo_splat(b, TT_S32, 1, values->dims, 0);
-  return n <= FEW ? search_all(b, boundaries, values, rows, n, right) : search_binary(b, boundaries, values, rows, n, right);
+  return n <= FEW ? search_all(b, boundaries, values, rows, n, right)
+                  : search_binary(b, boundaries, values, rows, n, right);
 }
 
 static tt_value *flatten(tt_builder *b, tt_value *x) { return tt_hlo_reshape(b, x, 1, (int64_t[]){tt_value_count(x)}); }
 
-// --- searchsorted, bucketize ----------------------------------------------------------------------------------------------------------
+// --- searchsorted, bucketize -----------------------------------------------------------------------------------------
 
 static bool same_rows(const tt_value *x, const tt_value *y) {
   if (x->rank != y->rank) return false;
@@ -108,11 +113,14 @@ static bool check_shapes(tt_lowering *l, const tt_value *boundaries, const tt_va
             "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0 dimension");
   else if (values->rank == 0 && boundaries->rank != 1)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got boundaries "
-            "tensor dim(%d) and input value's dim(0) numel(1)", boundaries->rank);
+            "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got "
+            "boundaries "
+            "tensor dim(%d) and input value's dim(0) numel(1)",
+            boundaries->rank);
   else if (boundaries->rank != 1 && !same_rows(boundaries, values))
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
+            "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
+            "tensor and "
             "input value tensor must match, but we got boundaries tensor %s and input value tensor %s",
             dims_text(l, boundaries), dims_text(l, values));
   return !tt_failed(l);
@@ -125,7 +133,8 @@ static tt_value *apply_sorter(tt_lowering *l, tt_value *boundaries) {
   tt_value *sorter = tt_operand(l, 5);
   if (!tt_value_same_shape(sorter, boundaries))
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor %sand got sorter tensor %s",
+            "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor %sand got "
+            "sorter tensor %s",
             dims_text(l, boundaries), dims_text(l, sorter));
   else if (sorter->dtype != TT_S64)
     tt_fail(l, TT_INVALID_ARGUMENT, "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype %s",
@@ -181,7 +190,7 @@ void tt_lower_bucketize(tt_lowering *l) {
     lower_search(l, 1, 0, tt_bool(l, 3), false);
 }
 
-// --- isin -----------------------------------------------------------------------------------------------------------------------------
+// --- isin ------------------------------------------------------------------------------------------------------------
 
 // Whether each of the flattened elements is among the flattened tests.
 static tt_value *is_member(tt_builder *b, tt_value *elements, tt_value *tests) {

@@ -1,7 +1,7 @@
 // softmax.c - softmax and log_softmax along one dimension, their masked and safe variants, and their gradients.
 #include "op/axes.h"
 
-// --- the formulas -----------------------------------------------------------------------------------------------------------------
+// --- the formulas ----------------------------------------------------------------------------------------------------
 
 // x less its greatest element along the axis. A row of -inf gives NaN, as in torch.
 static tt_value *shifted(tt_builder *b, tt_value *x, tt_axes axis) {
@@ -31,7 +31,7 @@ static tt_value *log_softmax_backward(tt_builder *b, tt_value *grad, tt_value *o
   return tt_hlo_subtract(b, grad, tt_hlo_multiply(b, tt_hlo_exponential(b, output), sum));
 }
 
-// --- _softmax, _log_softmax -------------------------------------------------------------------------------------------------------
+// --- _softmax, _log_softmax ------------------------------------------------------------------------------------------
 
 typedef tt_value *(*forward_fn)(tt_builder *b, tt_value *x, tt_axes axis);
 typedef tt_value *(*backward_fn)(tt_builder *b, tt_value *grad, tt_value *output, tt_axes axis);
@@ -62,7 +62,7 @@ static void lower_backward(tt_lowering *l, backward_fn backward) {
 void tt_lower_softmax_backward(tt_lowering *l) { lower_backward(l, softmax_backward); }
 void tt_lower_log_softmax_backward(tt_lowering *l) { lower_backward(l, log_softmax_backward); }
 
-// --- _safe_softmax ----------------------------------------------------------------------------------------------------------------
+// --- _safe_softmax ---------------------------------------------------------------------------------------------------
 
 // (self, dim, dtype?): rows of nothing but -inf, which are masked out whole, give zeros instead of NaN.
 void tt_lower_safe_softmax(tt_lowering *l) {
@@ -80,7 +80,7 @@ void tt_lower_safe_softmax(tt_lowering *l) {
   tt_set_result(l, 0, tt_hlo_convert(l->b, result, dtype));
 }
 
-// --- _masked_softmax --------------------------------------------------------------------------------------------------------------
+// --- _masked_softmax -------------------------------------------------------------------------------------------------
 
 static bool dim_equals(const tt_value *x, int i, const tt_value *y, int j) { return x->dims[i] == y->dims[j]; }
 
@@ -122,7 +122,8 @@ void tt_lower_masked_softmax(tt_lowering *l) {
 void tt_lower_masked_softmax_backward(tt_lowering *l) {
   tt_value *output = tt_operand(l, 1), *mask = tt_operand(l, 2);
   if (mask->dtype != TT_BOOL || !tt_value_same_shape(mask, output)) {
-    tt_fail(l, TT_INVALID_ARGUMENT, mask->dtype != TT_BOOL ? "Mask should be a boolean tensor" : "Mask shape should match grad shape");
+    tt_fail(l, TT_INVALID_ARGUMENT, "%s",
+            mask->dtype != TT_BOOL ? "Mask should be a boolean tensor" : "Mask shape should match grad shape");
     return;
   }
   tt_value *y = tt_operand_as(l, 1, tt_compute_dtype(output->dtype));

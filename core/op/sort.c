@@ -19,7 +19,7 @@ static void set_itself(tt_lowering *l, tt_value *x) {
   tt_set_result(l, 1, tt_hlo_splat(l->b, TT_S64, x->rank, x->dims, 0));
 }
 
-// --- sort -------------------------------------------------------------------------------------------------------------------------
+// --- sort ------------------------------------------------------------------------------------------------------------
 
 static void lower_sort(tt_lowering *l, int dim_arg) {
   tt_value *x = tt_operand(l, 0);
@@ -37,7 +37,7 @@ static void lower_sort(tt_lowering *l, int dim_arg) {
 void tt_lower_sort(tt_lowering *l) { lower_sort(l, 1); }        // (self, dim, descending)
 void tt_lower_sort_stable(tt_lowering *l) { lower_sort(l, 2); } // (self, stable?, dim, descending); it is always stable
 
-// --- topk -------------------------------------------------------------------------------------------------------------------------
+// --- topk ------------------------------------------------------------------------------------------------------------
 
 // Moves dim to the end, or (with the same arguments) back.
 static tt_value *swap_with_last(tt_builder *b, tt_value *x, int dim) {
@@ -84,7 +84,7 @@ void tt_lower_topk(tt_lowering *l) {
   }
 }
 
-// --- kthvalue, median -------------------------------------------------------------------------------------------------------------
+// --- kthvalue, median ------------------------------------------------------------------------------------------------
 
 // x along an axis of which one element is chosen.
 typedef struct row {
@@ -143,8 +143,8 @@ static tt_ordered median_of(tt_builder *b, const row *r, bool ignore_nan) {
   tt_value *numbers = tt_hlo_convert(b, tt_hlo_not(b, tt_hlo_is_nan(b, r->x)), tt_position_dtype(r->size)), *place;
   tt_value *count = tt_sum(b, numbers, axis);
   if (ignore_nan) {
-    tt_value *last = tt_hlo_subtract(b, tt_hlo_maximum(b, count, tt_hlo_constant_like(b, count, 1)), tt_hlo_constant_like(b, count, 1));
-    place = tt_hlo_shift_right_logical(b, last, tt_hlo_constant_like(b, count, 1));
+    tt_value *one = tt_hlo_constant_like(b, count, 1);
+    place = tt_hlo_shift_right_logical(b, tt_hlo_subtract(b, tt_hlo_maximum(b, count, one), one), one);
   } else {
     tt_value *whole = tt_hlo_compare(b, TT_EQ, count, tt_hlo_constant_like(b, count, (double)r->size));
     place = tt_hlo_select(b, whole, tt_hlo_constant_like(b, count, (double)((r->size - 1) / 2)), count);
@@ -180,12 +180,13 @@ static void lower_median_dim(tt_lowering *l, bool ignore_nan) {
 void tt_lower_median_dim(tt_lowering *l) { lower_median_dim(l, false); }
 void tt_lower_nanmedian_dim(tt_lowering *l) { lower_median_dim(l, true); }
 
-// --- mode -------------------------------------------------------------------------------------------------------------------------
+// --- mode ------------------------------------------------------------------------------------------------------------
 
 // True where a run of equal elements starts in sorted rows; each NaN is a run of its own.
 static tt_value *run_starts(tt_builder *b, const row *r, const tt_ordered *sorted) {
   tt_value *keys = tt_ordered_keys(b, sorted);
-  tt_value *later = tt_hlo_slice_dim(b, keys, r->dim, 1, r->size, 1), *earlier = tt_hlo_slice_dim(b, keys, r->dim, 0, r->size - 1, 1);
+  tt_value *later = tt_hlo_slice_dim(b, keys, r->dim, 1, r->size, 1);
+  tt_value *earlier = tt_hlo_slice_dim(b, keys, r->dim, 0, r->size - 1, 1);
   int64_t low[TT_AXES_MAX] = {0}, none[TT_AXES_MAX] = {0};
   low[r->dim] = 1;
   tt_value *starts = tt_hlo_compare(b, TT_NE, later, earlier);

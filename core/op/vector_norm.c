@@ -3,7 +3,7 @@
 
 #include "op/axes.h"
 
-// --- the norm -------------------------------------------------------------------------------------------------------------------
+// --- the norm --------------------------------------------------------------------------------------------------------
 
 tt_value *tt_norm_over(tt_builder *b, tt_value *x, double ord, tt_axes axes) {
   tt_dtype dtype = tt_dtype_real(x->dtype);
@@ -18,14 +18,15 @@ tt_value *tt_norm_over(tt_builder *b, tt_value *x, double ord, tt_axes axes) {
   return tt_hlo_power(b, sum, tt_hlo_constant_like(b, sum, 1 / ord));
 }
 
-// --- checks -----------------------------------------------------------------------------------------------------------------------
+// --- checks ----------------------------------------------------------------------------------------------------------
 // The structured overloads are checked by torch's own wrapper; these serve the others.
 
 // torch prints the order as a number: "inf", "-1".
 static bool check_not_empty(tt_lowering *l, const tt_value *x, double ord) {
   if (tt_value_count(x) != 0 || (ord >= 0 && !isinf(ord))) return true;
   tt_fail(l, TT_INVALID_ARGUMENT,
-          "linalg.vector_norm cannot compute the %g norm on an empty tensor because the operation does not have an identity",
+          "linalg.vector_norm cannot compute the %g norm on an empty tensor because the operation does not have an "
+          "identity",
           ord);
   return false;
 }
@@ -47,12 +48,13 @@ static bool check_dtype(tt_lowering *l, tt_dtype x, tt_dtype dtype) {
             complex ? "complex" : "real", complex ? "complex" : "real", tt_dtype_text(dtype));
   else if (tt_dtype_promote(x, dtype) != dtype)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "linalg.vector_norm: the dtype of the input (%s) should be convertible without narrowing to the specified dtype (%s)",
+            "linalg.vector_norm: the dtype of the input (%s) should be convertible without narrowing to the specified "
+            "dtype (%s)",
             tt_dtype_text(x), tt_dtype_text(dtype));
   return !tt_failed(l);
 }
 
-// --- overloads ----------------------------------------------------------------------------------------------------------------------
+// --- overloads -------------------------------------------------------------------------------------------------------
 
 // ord defaults to 2; a dtype argument is the dtype that x is taken in, and its real part the result's.
 static void lower_norm(tt_lowering *l, int ord_arg, int dim_arg, int keepdim_arg, int dtype_arg) {
@@ -94,7 +96,7 @@ void tt_lower_dist(tt_lowering *l) {
   tt_set_result(l, 0, tt_hlo_convert(l->b, result, tt_dtype_real(dtype)));
 }
 
-// --- logsumexp ------------------------------------------------------------------------------------------------------------------------
+// --- logsumexp -------------------------------------------------------------------------------------------------------
 
 // logsumexp(self, dim, keepdim). Taking the greatest element out keeps exp finite; an infinite one is left in, since inf - inf
 // would be NaN.

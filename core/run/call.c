@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/string.h"
 #include "graph/recorder.h"
+#include "graph/storage.h"
 #include "run/internal.h"
 #include "run/key.h"
 #include "run/plan.h"
@@ -103,7 +104,40 @@ static tt_recorded_call recorded_call(const tt_call *call) {
   };
 }
 
+// A storage may have shrunk below its tensors (`untyped_storage().resize_(0)`); the text is that of torch's set_().
+static tt_status check_storage(const tt_tensor *t) {
+  int64_t last = t->offset;
+  for (int i = 0; i < t->rank; ++i) {
+    if (t->sizes[i] == 0) return TT_SUCCESS;
+    last += (t->sizes[i] - 1) * t->strides[i];
+  }
+  const int64_t needed = (last + 1) * tt_dtype_size(t->dtype);
+  if (needed <= t->storage->byte_size) return TT_SUCCESS;
+  tt_string text = TT_STRING_INIT;
+  for (int i = 0; i < t->rank; ++i) tt_string_printf(&text, i ? ", %lld" : "sizes [%lld", (long long)t->sizes[i]);
+  for (int i = 0; i < t->rank; ++i) tt_string_printf(&text, i ? ", %lld" : "], strides [%lld", (long long)t->strides[i]);
+  if (t->rank == 0) tt_string_append(&text, "sizes [], strides [");
+  tt_status status = tt_error(TT_INVALID_ARGUMENT,
+                              "%s], storage offset %lld, and itemsize %d requiring a storage size of %lld are out of bounds "
+                              "for storage of size %lld",
+                              tt_string_text(&text), (long long)t->offset, (int)tt_dtype_size(t->dtype), (long long)needed,
+                              (long long)t->storage->byte_size);
+  tt_string_free(&text);
+  return status;
+}
+
+static tt_status check_storages(const tt_call *call) {
+  for (int i = 0; i < call->tensor_count; ++i) {
+    const tt_tensor *t = &call->tensors[i];
+    if (!t->defined || t->cpu_scalar) continue;
+    tt_status status = check_storage(t);
+    if (status) return tt_status_context(status, "%s", call->overload->name);
+  }
+  return TT_SUCCESS;
+}
+
 static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
+  TT_TRY(check_storages(call));
   tt_recorder recorder;
   tt_status status = tt_recorder_init(&recorder, tt_runtime_target(), true, call->tensors, call->tensor_count);
   tt_recorded_call recorded = recorded_call(call);
@@ -147,12 +181,27 @@ static bool same_operands(const tt_call *call) {
   return true;
 }
 
+// The call is over, so a tensor that it wrote may have its storage's value in another layout now. The key that tt_call_adopt
+// builds is then the one of the next call, whose operands `plan` does not fit.
+static bool still_fits(const tt_plan *plan, const tt_call *call) {
+  for (int i = 0; i < plan->input_count; ++i) {
+    const tt_plan_input *in = &plan->inputs[i];
+    if (in->kind == TT_INPUT_STORAGE && !in->constant && tt_storage_layout(call->tensors[in->slot].storage) != in->layout)
+      return false;
+  }
+  return true;
+}
+
 bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count) {
   bool in_place = call->overload->variant == TT_IN_PLACE;
   bool adopted = false;
   int outputs = in_place ? call->written_count : count;
   if (!tt_record_active() && same_operands(call) && last.tensor_count == call->tensor_count + outputs) {
     tt_plan *plan = tt_plan_adopt(last.plan, call->tensor_count, in_place ? call->written : NULL, results, outputs);
+    if (plan && !still_fits(plan, call)) {
+      tt_plan_release(plan);
+      plan = NULL;
+    }
     tt_key key;
     tt_status status = plan ? tt_key_build(call, &key) : TT_SUCCESS;
     if (plan && !status) status = tt_plan_enter(&key, plan);

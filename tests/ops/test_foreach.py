@@ -201,9 +201,20 @@ def test_fused_step_scales_and_skips(found):
     def step(device):
         lists = [[t.to(device) for t in tensors(i)] for i in range(4)]
         steps = [torch.tensor(3.0, device=device) for _ in lists[0]]
-        torch._fused_adam_(*lists, [], steps, lr=0.1, beta1=0.9, beta2=0.999, weight_decay=0.01, eps=1e-8, amsgrad=False,
-                           maximize=False, grad_scale=torch.tensor(4.0, device=device),
-                           found_inf=torch.tensor(found, device=device))
+        torch._fused_adam_(
+            *lists,
+            [],
+            steps,
+            lr=0.1,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.01,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=torch.tensor(4.0, device=device),
+            found_inf=torch.tensor(found, device=device),
+        )
         return [t for one in lists for t in one]
 
     compare(step("tpu"), step("cpu"))

@@ -60,7 +60,12 @@ def test_binary_cross_entropy(reduction):
     check(lambda a, b: F.binary_cross_entropy(a, b, reduction=reduction), edge, torch.tensor([0.0, 1.0, 1.0, 0.0]))
     logits = torch.randn(3, 4) * 10
     for rest in ((None, None), (weight, None), (None, weight), (weight, weight)):
-        check(lambda a, b, w, p: F.binary_cross_entropy_with_logits(a, b, w, reduction=reduction, pos_weight=p), logits, target, *rest)
+        check(
+            lambda a, b, w, p: F.binary_cross_entropy_with_logits(a, b, w, reduction=reduction, pos_weight=p),
+            logits,
+            target,
+            *rest,
+        )
 
 
 def test_binary_cross_entropy_errors():
@@ -114,8 +119,9 @@ def test_nll_errors():
     with pytest.raises(RuntimeError, match="expected target dtype to be Long or Byte, but got Int"):
         F.nll_loss(x, torch.zeros(2, dtype=torch.int32, device="tpu"))
     with pytest.raises(RuntimeError, match="only batches of spatial targets"):
-        torch.ops.aten.nll_loss2d_forward(torch.ones(1, 3, 2, 2, device="tpu"), torch.zeros(1, 2, dtype=torch.long, device="tpu"),
-                                          None, 1, -100)
+        torch.ops.aten.nll_loss2d_forward(
+            torch.ones(1, 3, 2, 2, device="tpu"), torch.zeros(1, 2, dtype=torch.long, device="tpu"), None, 1, -100
+        )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -62,7 +62,7 @@ def numbers(*shape, dtype=torch.float32):
     )
 
 
-# --- sums, products, logic --------------------------------------------------------------------------------------------------
+# --- sums, products, logic ------------------------------------------------------------------------------------------------
 
 TOTALS = {
     "sum": lambda x: x.sum(),
@@ -82,7 +82,7 @@ TOTALS = {
 
 
 @pytest.mark.parametrize("name", TOTALS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64, torch.uint8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.complex64], ids=str)
 def test_totals(name, dtype):
     check(TOTALS[name], numbers(3, 4, 5, dtype=dtype))
 
@@ -125,11 +125,24 @@ def test_long_sums_are_accurate():
     assert torch.ones(49).to("tpu").mean().item() == 1.0
 
 
+def test_sums_of_many():
+    """Long enough for sums by matrix products, over the first, the last, other and all dimensions."""
+    x = torch.randn(3, 70, 80)
+    for dims in (0, 1, 2, (0, 1), (1, 2), (0, 2), None):
+        check(lambda x: (x.var(dims), torch.linalg.vector_norm(x, dim=dims)), x, rtol=1e-5, atol=1e-5)
+        check(lambda x: (x.mean(dims), x.sum(dims, dtype=torch.float64)), x.bfloat16())
+    check(lambda x: (x.norm(), x.var(), x.nansum()), torch.randn(500), rtol=1e-5, atol=1e-5)
+    special = torch.randn(4, 100)
+    special[0, 3], special[1, 50], special[2, 7], special[2, 9] = NAN, INF, INF, -INF
+    check(lambda x: (x.var(1), x.norm(dim=1), x.nansum(1), x.logsumexp(1)), special, rtol=1e-5, atol=1e-5)
+
+
 def test_scalars_and_empty():
     check(lambda x: (x.sum(), x.sum(0), x.prod(-1), x.mean(0), x.amax(()), x.any(0), x.argmax(), *x.max(0)), torch.tensor(3.0))
     empty = torch.empty(0, 3)
     check(lambda x: (x.sum(0), x.sum(1), x.prod(0), x.prod(), x.mean(0), x.any(0), x.all(0), x.all(), x.nansum(0)), empty)
     check(lambda x: (x.amax(1), *x.max(1), x.argmax(1), x.sum((0, 1), keepdim=True)), empty)
+    check(lambda x: (x.any(), x.all(0), x.sum()), torch.tensor([[1, 0], [2, 3]], dtype=torch.uint8))
     check(lambda x: (x.any(dim=()), torch.ops.aten.all.dims(x, None), torch.ops.aten.all.dims(x, [])), torch.eye(2))
 
 
@@ -160,7 +173,7 @@ def test_mean_errors():
     check_raises(RuntimeError, "appears multiple times", lambda x: x.var((0, 0)), torch.ones(3))
 
 
-# --- extremes ---------------------------------------------------------------------------------------------------------------
+# --- extremes -------------------------------------------------------------------------------------------------------------
 
 EXTREMES = {
     "amax": lambda x: x.amax((0, 2)),
@@ -175,15 +188,15 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("name", EXTREMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 def test_extremes(name, dtype):
     check(EXTREMES[name], numbers(3, 4, 5, dtype=dtype))
 
 
 def test_extremes_of_special_values():
-    for row in ([1.0, 3.0, 3.0, NAN, NAN], [-INF, -INF, -INF], [INF, INF], [2.0, 2.0, 1.0, 1.0], [NAN, 5.0]):
-        x = torch.tensor(row)
-        check(lambda x: (x.amax(0), x.amin(0), *x.max(0), *x.min(0), x.argmax(), x.argmin(), x.max(), *x.aminmax()), x)
+    rows = [[1.0, 3.0, 3.0, NAN, NAN], [-INF] * 5, [INF] * 5, [2.0, 2.0, 1.0, 1.0, 1.0], [NAN, 5.0, INF, -INF, 0.0]]
+    check(lambda x: (x.amax(1), x.amin(1), *x.max(1), *x.min(1), x.argmax(1), x.argmin(1)), torch.tensor(rows))
+    check(lambda x: (x.argmax(), x.argmin(), x.max(), *x.aminmax()), torch.tensor(rows[0]))
     check(lambda x: (x.argmax(), x.argmin(1), x.argmax(0, keepdim=True), x.argmax(keepdim=True)), numbers(4, 3))
 
 
@@ -205,7 +218,7 @@ def test_gradients_of_extremes(name):
     check_gradient(EXTREMES[name], numbers(2, 3, 4))
 
 
-# --- variances, norms --------------------------------------------------------------------------------------------------------
+# --- variances, norms -----------------------------------------------------------------------------------------------------
 
 MOMENTS = {
     "var": lambda x: x.var(),
@@ -236,14 +249,12 @@ def test_moments_of_few():
     check_gradient(lambda x: x.std(0), numbers(4, 3))
 
 
-@pytest.mark.parametrize("order", [INF, -INF, 0, 1, 2, 3, 0.5, -1, -2])
+@pytest.mark.parametrize("order", [INF, -INF, 0, 1, 2, 0.5, -2])
 def test_vector_norm(order):
     norm = torch.linalg.vector_norm
-    x = numbers(3, 4, 5)
-    check(lambda x: (norm(x, order), norm(x, order, 1), norm(x, order, (0, -1), keepdim=True)), x)
+    check(lambda x: (norm(x, order), norm(x, order, (0, -1), keepdim=True)), numbers(3, 4, 5))
     check(lambda x: norm(x, order, 0), torch.tensor([[1.0, NAN, INF, 0.0], [-2.0, 1.0, 2.0, 0.0]]))
     check(lambda x: norm(x, order), numbers(6, dtype=torch.complex64))
-    check(lambda x: norm(x, order, 1), numbers(3, 40, dtype=torch.bfloat16))
     if order != 0:
         check_gradient(lambda x: norm(x, order, 1), numbers(3, 4))
 
@@ -279,32 +290,32 @@ def test_logsumexp():
     check_gradient(lambda x: x.logsumexp(1), numbers(3, 4))
 
 
-# --- running reductions --------------------------------------------------------------------------------------------------------
+# --- running reductions ---------------------------------------------------------------------------------------------------
 
 SCANS = [torch.cumsum, torch.cumprod, torch.logcumsumexp, torch.cummax, torch.cummin]
 
 
 @pytest.mark.parametrize("scan", SCANS)
-@pytest.mark.parametrize("shape, dim", [((5,), 0), ((3, 33, 2), 1), ((600,), 0), ((4, 50), -1), ((0, 3), 0), ((3, 0), 0), ((), 0)])
+@pytest.mark.parametrize("shape, dim", [((5,), 0), ((3, 33, 2), 1), ((600,), -1), ((0, 3), 0), ((3, 0), 0), ((), 0)])
 def test_scans(scan, shape, dim):
     check(lambda x: scan(x, dim), numbers(*shape), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("scan", SCANS)
 def test_scan_dtypes(scan):
-    check(lambda x: scan(x, 1), numbers(2, 20, dtype=torch.bfloat16))
-    check(lambda x: scan(x, 1), numbers(2, 40, dtype=torch.float64))
+    check(lambda x: scan(x, 1), numbers(2, 9, dtype=torch.bfloat16))
+    check(lambda x: scan(x, 1), numbers(2, 9, dtype=torch.float64))
     if scan is not torch.logcumsumexp:
         check(lambda x: scan(x, 0), numbers(40, dtype=torch.int32))
-        check(lambda x: scan(x, 0), numbers(40, dtype=torch.bool))
+        check(lambda x: scan(x, 0), numbers(9, dtype=torch.bool))
     if scan not in (torch.cummax, torch.cummin):
-        check(lambda x: scan(x, 0), numbers(20, dtype=torch.complex64), rtol=1e-4, atol=1e-4)
+        check(lambda x: scan(x, 0), numbers(6, dtype=torch.complex64), rtol=1e-4, atol=1e-4)
         check_gradient(lambda x: scan(x, 1), numbers(2, 6))
 
 
 def test_scan_of_special_values():
-    for row in ([1.0, 3.0, 3.0, 2.0, NAN, 5.0, NAN], [-INF, -INF, 1.0], [NAN, -INF], [INF, INF, 1.0, -INF], [0.0, -0.0]):
-        check(lambda x: (*x.cummax(0), *x.cummin(0), x.logcumsumexp(0), x.cumsum(0)), torch.tensor(row))
+    rows = [[1.0, 3.0, 3.0, 2.0, NAN, 5.0, NAN], [-INF, -INF, 1.0, INF, INF, -INF, 0.0], [NAN, -INF, 0.0, -0.0, 0.0, INF, 1.0]]
+    check(lambda x: (*x.cummax(1), *x.cummin(1), x.logcumsumexp(1), x.cumsum(1)), torch.tensor(rows))
     check_gradient(lambda x: x.cummax(1), numbers(3, 5))
 
 
@@ -321,7 +332,7 @@ def test_long_scan_is_accurate():
     torch.testing.assert_close(x.to("tpu").cumsum(0).cpu().double(), x.double().cumsum(0), rtol=1e-6, atol=1e-4)
 
 
-# --- histograms ------------------------------------------------------------------------------------------------------------------
+# --- histograms -----------------------------------------------------------------------------------------------------------
 
 
 def test_histc():

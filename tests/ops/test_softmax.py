@@ -34,6 +34,16 @@ def test_values_and_gradients(function, dtype):
 
 
 @pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_long_rows(function):
+    x = torch.randn(3, 70, 100) * 5
+    for dim in (0, 1, 2):
+        check(lambda x: function(x, dim), x, rtol=1e-5, atol=1e-6)
+    check(lambda x: gradient(lambda x: function(x, 2), x), x, rtol=1e-4, atol=1e-6)
+    x[0, 0, 3], x[1, 1, 50], x[2, 2, :] = NAN, -INF, -INF
+    check(lambda x: function(x, 2), x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
 def test_layouts(function):
     x = torch.randn(4, 6, 5)
     check(lambda x: function(x.transpose(0, 2), 0), x)

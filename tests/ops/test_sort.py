@@ -87,7 +87,9 @@ def test_topk_of_special_values():
     check_raises(RuntimeError, "selected index k out of range", lambda x: x.topk(6), x)
 
 
-@pytest.mark.parametrize("function", [lambda x: x.sort(0)[0], lambda x: x.topk(2, 0)[0], lambda x: x.median(0)[0], lambda x: x.mode(0)[0]])
+@pytest.mark.parametrize(
+    "function", [lambda x: x.sort(0)[0], lambda x: x.topk(2, 0)[0], lambda x: x.median(0)[0], lambda x: x.mode(0)[0]]
+)
 def test_gradients(function):
     x = torch.randn(5, 3)
     grads = []
@@ -98,14 +100,13 @@ def test_gradients(function):
     torch.testing.assert_close(*grads)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8], ids=str)
 def test_order_statistics(dtype):
     x = torch.stack([torch.randperm(8) for _ in range(6)]).reshape(2, 3, 8).to(dtype)
     check(lambda x: x.kthvalue(3), x)
     check(lambda x: x.kthvalue(1, 0, keepdim=True), x[:, :1])
-    check(lambda x: (x.median(), x.nanmedian()), x)
-    check(lambda x: (*x.median(-1), *x.median(2, keepdim=True), *x.nanmedian(2)), x)
-    check(lambda x: (*x.mode(), *x.mode(1, keepdim=True)), numbers(3, 9, dtype=dtype))
+    check(lambda x: (x.median(), *x.median(2, keepdim=True), *x.nanmedian(-1)), x)
+    check(lambda x: x.mode(1, keepdim=True), numbers(3, 9, dtype=dtype))
 
 
 def test_order_statistics_of_special_values():
@@ -114,7 +115,7 @@ def test_order_statistics_of_special_values():
     check(lambda x: (x.median(), x.nanmedian(), x[0].median(), *x[0].mode()), x)
     check(lambda x: (*x.kthvalue(1), *x.median(0), *x.nanmedian(0), *x.mode()), torch.tensor(3.0))
     check(lambda x: (x.median(), *x.median(1), *x.kthvalue(1, 1), *x.mode(1)), torch.empty(0, 3))
-    check(lambda x: x.double().median(1), x)
+    check(lambda x: (*x.double().median(1), *x.bfloat16().median(1)), x)
     check_raises(RuntimeError, "selected number k out of range", lambda x: x.kthvalue(5), x)
     for name in ("median", "nanmedian", "mode"):
         check_raises(IndexError, "to have non-zero size", lambda x: getattr(x, name)(0), torch.empty(0, 3))
@@ -127,13 +128,15 @@ def test_searchsorted(size, right):
     for dtype in (torch.float32, torch.int64, torch.bfloat16):
         sequence = torch.sort(torch.randint(0, 30, (size,)))[0].to(dtype)
         check(lambda s, v: torch.searchsorted(s, v, right=right), sequence, values)
-        check(lambda s, v: torch.bucketize(v.view(3, 3), s, right=right, out_int32=True), sequence, values)
-        check(lambda s: (torch.searchsorted(s, 3, right=right), torch.bucketize(2.5, s, right=right)), sequence)
+    check(lambda s, v: torch.bucketize(v.view(3, 3), s, right=right, out_int32=True), sequence, values)
+    check(lambda s: (torch.searchsorted(s, 3, right=right), torch.bucketize(2.5, s, right=right)), sequence.long())
     rows = torch.sort(torch.randint(0, 30, (2, 3, size)))[0]
     check(lambda s, v: torch.searchsorted(s, v, side="right" if right else "left"), rows, torch.randint(0, 30, (2, 3, 4)))
     shuffled = torch.randint(0, 30, (2, size))
     sorter = shuffled.argsort(1)
-    check(lambda s, v, order: torch.searchsorted(s, v, sorter=order, right=right), shuffled, torch.randint(0, 30, (2, 4)), sorter)
+    check(
+        lambda s, v, order: torch.searchsorted(s, v, sorter=order, right=right), shuffled, torch.randint(0, 30, (2, 4)), sorter
+    )
 
 
 def test_searchsorted_shapes_and_errors():
@@ -145,11 +148,15 @@ def test_searchsorted_shapes_and_errors():
     check_raises(RuntimeError, "first N-1 dimensions", search, rows, torch.ones(3, 4))
     check_raises(RuntimeError, "can be a scalar only when", search, rows, 3.0)
     check_raises(RuntimeError, "should have positive dimension", search, torch.tensor(2.0), torch.tensor([3.0]))
-    check_raises(RuntimeError, "can't be set to opposites", lambda s, v: search(s, v, side="left", right=True), sequence, sequence)
+    check_raises(
+        RuntimeError, "can't be set to opposites", lambda s, v: search(s, v, side="left", right=True), sequence, sequence
+    )
     check_raises(RuntimeError, "side can only be", lambda s, v: search(s, v, side="foo"), sequence, sequence)
     check_raises(RuntimeError, "must have the same size", lambda s, o: search(s, s, sorter=o), sequence, torch.tensor([1, 2]))
     check_raises(RuntimeError, "must be a tensor of long", lambda s: search(s, s, sorter=s), sequence)
-    check_raises(RuntimeError, "sorter index out of range", lambda s, o: search(s, s, sorter=o), sequence, torch.tensor([0, 1, 7]))
+    check_raises(
+        RuntimeError, "sorter index out of range", lambda s, o: search(s, s, sorter=o), sequence, torch.tensor([0, 1, 7])
+    )
     check_raises(RuntimeError, "must be 1 dimension", lambda s: torch.bucketize(s, s), rows)
 
 

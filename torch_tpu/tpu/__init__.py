@@ -13,6 +13,8 @@ from torch_tpu.tpu import modes
 from torch_tpu.tpu.counters import counters, reset_counters
 from torch_tpu.tpu.devices import (
     DeviceProperties,
+    _is_in_bad_fork,  # noqa: F401  (asked by torch)
+    _lazy_init,  # noqa: F401
     can_device_access_peer,
     current_device,
     device,
@@ -29,7 +31,6 @@ from torch_tpu.tpu.devices import (
     set_device,
     synchronize,
 )
-from torch_tpu.tpu.devices import _is_in_bad_fork, _lazy_init
 from torch_tpu.tpu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -63,6 +64,7 @@ __all__ = [
     "Precision",
     "Stream",
     "StreamContext",
+    "allow_excess_precision",
     "can_device_access_peer",
     "counters",
     "current_device",
@@ -122,6 +124,15 @@ class _TpuModule(types.ModuleType):
     @eager_mode.setter
     def eager_mode(self, mode: EagerMode) -> None:
         modes.set_eager_mode(mode)
+
+    @property
+    def allow_excess_precision(self) -> bool:
+        """Whether intermediate results may keep more bits than their dtype has: a permission, not used yet."""
+        return modes.get_allow_excess_precision()
+
+    @allow_excess_precision.setter
+    def allow_excess_precision(self, allow: bool) -> None:
+        modes.set_allow_excess_precision(allow)
 
     @property
     def fallback(self) -> str:

@@ -148,5 +148,5 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """dtypes that ``torch.autocast("tpu", dtype=...)`` takes."""
+    """Returns the dtypes that ``torch.autocast("tpu", dtype=...)`` takes."""
     return [torch.bfloat16, torch.float16]

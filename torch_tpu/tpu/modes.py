@@ -38,6 +38,25 @@ def get_eager_mode() -> EagerMode:
     return EagerMode(_C._get_eager_mode())
 
 
+_allow_excess_precision = False
+
+
+def get_allow_excess_precision() -> bool:
+    """Returns what ``set_allow_excess_precision`` was given last, False at first."""
+    return _allow_excess_precision
+
+
+def set_allow_excess_precision(allow: bool) -> None:
+    """Notes whether intermediate results may keep more bits than their dtype has.
+
+    It is a permission, and not used yet: each op rounds to its dtype, as eager PyTorch does.
+    """
+    if not isinstance(allow, bool):
+        raise TypeError(f"allow_excess_precision must be a bool, got {type(allow).__name__}")
+    global _allow_excess_precision
+    _allow_excess_precision = allow
+
+
 class set_eager_mode:  # noqa: N801  (a function that may be used in a with statement, like torch.set_grad_enabled)
     """Sets the eager mode at once; used as a context manager it restores the old one at the end.
 

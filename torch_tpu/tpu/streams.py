@@ -17,12 +17,23 @@ class Stream(torch.Stream):
     Args:
         device: the device; the current one if None.
         priority: accepted for compatibility.
+        pinned: the TorchTPU API's hint of a core, "unpinned", "tensorcore" or "sparsecore"; there is one queue, so it
+            changes nothing.
     """
 
-    def __new__(cls, device: _DeviceLike = None, priority: int = 0, **kwargs: Any) -> "Stream":
-        if kwargs and "stream_id" in kwargs:
+    def __new__(  # noqa: D102
+        cls, device: _DeviceLike = None, priority: int = 0, *, pinned: str | None = None, **kwargs: Any
+    ) -> "Stream":
+        if pinned not in (None, "unpinned", "tensorcore", "sparsecore"):
+            raise ValueError(f"pinned must be 'unpinned', 'tensorcore' or 'sparsecore', got {pinned!r}")
+        if "stream_id" in kwargs:
             return super().__new__(cls, **kwargs)
         return super().__new__(cls, device=torch.device("tpu", index_of(device)), priority=priority)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Returns (least, greatest) priority: a TPU has one."""
+        return 0, 0
 
 
 class Event(torch.Event):
@@ -32,11 +43,21 @@ class Event(torch.Event):
         enable_timing: whether ``elapsed_time`` may be asked.
         blocking: accepted for compatibility.
         interprocess: not supported.
+        external: accepted for compatibility: it matters to CUDA graphs only.
+        device: accepted for compatibility: an event takes the device of the stream that records it.
     """
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> "Event":
+    def __new__(  # noqa: D102
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+        device: _DeviceLike = None,
+    ) -> "Event":
         if interprocess:
             raise NotImplementedError("interprocess events are not supported on TPU")
+        index_of(device)  # raises for a device of another type
         return super().__new__(cls, device="tpu", enable_timing=enable_timing, blocking=blocking)
 
 
@@ -48,7 +69,7 @@ def current_stream(device: _DeviceLike = None) -> torch.Stream:
 def default_stream(device: _DeviceLike = None) -> torch.Stream:
     """Returns the default stream of a device."""
     index = index_of(device)
-    return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._get_privateuse1_device_type())
+    return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 def set_stream(stream: torch.Stream | None) -> None:

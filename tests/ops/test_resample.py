@@ -1,0 +1,93 @@
+"""Interpolation of every kind with its gradient, against CPU torch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+MODES = [("nearest", 1), ("nearest", 2), ("nearest", 3), ("nearest-exact", 2), ("linear", 1), ("bilinear", 2),
+         ("trilinear", 3), ("bicubic", 2)]  # fmt: skip
+SIZES = [((7, 6, 5), (14, 12, 10)), ((7, 6, 5), (3, 4, 2)), ((7, 6, 5), (9, 11, 1))]
+
+
+def check(function, x, tolerance=3e-5, strides=True):
+    outcomes = []
+    for device in ("tpu", "cpu"):
+        leaf = x.detach().to(device).requires_grad_(x.is_floating_point())
+        y = function(leaf)
+        results = [y]
+        if leaf.requires_grad:
+            results += torch.autograd.grad(y, leaf, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        outcomes.append(results)
+    for actual, expected in zip(*outcomes, strict=True):
+        torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance * 3, equal_nan=True)
+    assert not strides or outcomes[0][0].stride() == outcomes[1][0].stride()
+
+
+def aligns(mode):
+    return [{"align_corners": a} for a in (False, True)] if mode.endswith(("linear", "cubic")) else [{}]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mode, spatial", MODES)
+def test_sizes(mode, spatial, sizes):
+    x, size = torch.randn(2, 3, *sizes[0][:spatial]), sizes[1][:spatial]
+    for align in aligns(mode):
+        check(lambda x: F.interpolate(x, size=size, mode=mode, **align), x)
+
+
+@pytest.mark.parametrize("mode, spatial", MODES)
+def test_scales(mode, spatial):
+    x = torch.randn(1, 2, *(15, 10, 6)[:spatial])
+    for scale in (1.7, 0.35):
+        check(lambda x: F.interpolate(x, scale_factor=scale, mode=mode), x)
+    check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode, recompute_scale_factor=True), x)
+
+
+def test_scale_that_keeps_the_size():
+    # Linear kinds copy then; cubic resamples by the given scale, as torch does.
+    x = torch.randn(1, 2, 30, 30)
+    check(lambda x: F.interpolate(x, scale_factor=1.025, mode="bilinear"), x)
+    with torch.no_grad():
+        expected = F.interpolate(x, scale_factor=1.025, mode="bicubic")
+        actual = F.interpolate(x.to("tpu"), scale_factor=1.025, mode="bicubic")
+    assert not torch.equal(expected, x)
+    torch.testing.assert_close(actual.cpu(), expected, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 4), (11, 13), (7, 20)])
+def test_antialias(mode, size):
+    for align in (False, True):
+        check(lambda x: F.interpolate(x, size, mode=mode, antialias=True, align_corners=align), torch.randn(2, 3, 9, 40))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes(dtype):
+    x = torch.randn(2, 3, 5, 6).to(dtype)
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-2
+    for mode in ("nearest", "bilinear", "bicubic"):
+        check(lambda x: F.interpolate(x, (11, 9), mode=mode), x, tolerance)
+
+
+def test_bytes():
+    x = torch.randint(0, 256, (1, 3, 7, 8), dtype=torch.uint8)
+    check(lambda x: F.interpolate(x, (11, 9), mode="nearest"), x)
+    for mode in ("bilinear", "bicubic"):  # torch rounds its weights to 16 bits
+        actual = F.interpolate(x.to("tpu"), (11, 9), mode=mode).cpu().int()
+        assert (actual - F.interpolate(x, (11, 9), mode=mode).int()).abs().max() <= 1
+
+
+def test_layouts():
+    x = torch.randn(2, 3, 6, 5)
+    for view in (x.to(memory_format=torch.channels_last), x.transpose(2, 3), x[:, 1:, ::2], x[:1].expand(2, 3, 6, 5)):
+        check(lambda x: F.interpolate(x, (8, 7), mode="bilinear"), view)
+        check(lambda x: F.interpolate(x, scale_factor=2), view)
+    check(lambda x: F.interpolate(x, (3, 3), mode="bilinear"), torch.randn(0, 3, 5, 5))
+
+
+def test_values_that_are_not_finite_stay_local():
+    x = torch.randn(1, 1, 9, 9)
+    x[0, 0, 4, 4] = float("nan")
+    x[0, 0, 0, 8] = float("inf")
+    for mode in ("bilinear", "bicubic"):
+        check(lambda x: F.interpolate(x, (13, 11), mode=mode), x)

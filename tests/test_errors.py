@@ -1,0 +1,255 @@
+"""Errors: torch's classes and texts, device memory that runs out, bad indices, the fallback's policies. Nothing aborts."""
+
+import warnings
+
+import pytest
+import torch
+
+F = torch.nn.functional
+DEBUG = torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
+
+
+@pytest.fixture(autouse=True)
+def _warn_again():
+    policy = torch.tpu.fallback
+    yield
+    torch.tpu.fallback = policy
+
+
+def failure(run, device: str) -> Exception:
+    with pytest.raises(Exception) as caught:
+        run(device)
+    return caught.value
+
+
+# Calls that fail on every device; `ones` has shape [2, 3], `other` [4, 5].
+def ones(device, *shape, dtype=torch.float32):
+    return torch.ones(shape or (2, 3), device=device, dtype=dtype)
+
+
+SAME_TEXT = {
+    "add shapes": lambda d: ones(d) + ones(d, 4, 5),
+    "mm shapes": lambda d: ones(d) @ ones(d, 4, 5),
+    "bmm rank": lambda d: torch.bmm(ones(d), ones(d)),
+    "addmm shapes": lambda d: torch.addmm(ones(d), ones(d), ones(d, 4, 5)),
+    "mm dtypes": lambda d: ones(d) @ ones(d, 3, 2, dtype=torch.float64),
+    "cat shapes": lambda d: torch.cat([ones(d), ones(d, 4, 5)]),
+    "stack shapes": lambda d: torch.stack([ones(d), ones(d, 4, 5)]),
+    "view": lambda d: ones(d).view(4),
+    "reshape": lambda d: ones(d).reshape(4, -1),
+    "view of a transposed": lambda d: ones(d).t().view(6),
+    "expand": lambda d: ones(d).expand(5, 5),
+    "in-place broadcast": lambda d: ones(d).add_(ones(d, 5, 2, 3)),
+    "in-place promotion": lambda d: ones(d, dtype=torch.int32).add_(1.5),
+    "out promotion": lambda d: torch.add(ones(d), ones(d), out=ones(d, dtype=torch.int32)),
+    "sum dim": lambda d: ones(d).sum(5),
+    "transpose dim": lambda d: ones(d).transpose(0, 7),
+    "permute twice": lambda d: ones(d).permute(0, 0),
+    "select": lambda d: ones(d)[5],
+    "too many indices": lambda d: ones(d)[0, 0, 0],
+    "gather dtype": lambda d: ones(d).gather(0, ones(d)),
+    "index_select dtype": lambda d: ones(d).index_select(0, ones(d)),
+    "scatter shapes": lambda d: ones(d).scatter(0, ones(d, 5, 5, dtype=torch.int64), 1.0),
+    "topk": lambda d: ones(d).topk(9),
+    "linear shapes": lambda d: F.linear(ones(d), ones(d, 4, 5)),
+    "conv rank": lambda d: F.conv2d(ones(d), ones(d, 4, 5)),
+    "cross entropy shapes": lambda d: F.cross_entropy(ones(d), ones(d, 3, dtype=torch.int64)),
+    "embedding dtype": lambda d: F.embedding(ones(d), ones(d)),
+    "bool minus": lambda d: ones(d, dtype=torch.bool) - ones(d, dtype=torch.bool),
+    "minus bool": lambda d: -ones(d, dtype=torch.bool),
+    "mean of integers": lambda d: ones(d, dtype=torch.int32).mean(),
+    "argmax of nothing": lambda d: ones(d, 0).argmax(),
+    "max of nothing": lambda d: ones(d, 0).max(),
+    "clamp without bounds": lambda d: ones(d).clamp(),
+    "where condition": lambda d: torch.where(ones(d), ones(d), ones(d)),
+    "masked_fill mask": lambda d: ones(d).masked_fill(ones(d), 1),
+    "item of many": lambda d: ones(d).item(),
+    "split sizes": lambda d: ones(d).split([1, 5]),
+    "repeat": lambda d: ones(d).repeat(2),
+    "dropout probability": lambda d: F.dropout(ones(d), 2.0),
+    "randint range": lambda d: torch.randint(5, 5, (2,), device=d),
+    "arange sign": lambda d: torch.arange(0, 5, -1, device=d),
+    "cumsum dim": lambda d: ones(d).cumsum(4),
+    "in-place on a leaf": lambda d: ones(d).requires_grad_().add_(1),
+    "backward twice": lambda d: [(y := ones(d).requires_grad_().exp().sum()).backward(), y.backward()],
+    "backward of a vector": lambda d: ones(d).requires_grad_().mul(2).backward(),
+    "write to an expanded": lambda d: ones(d, 1).expand(3).add_(1),
+    "overlapping out": lambda d: torch.add(*[(x := ones(d, 4))[1:], x[1:]], out=x[:-1]),
+    "integer power": lambda d: ones(d, dtype=torch.int32) ** -1,
+    "binary cross entropy shapes": lambda d: F.binary_cross_entropy(ones(d), ones(d, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("case", SAME_TEXT)
+def test_class_and_text_are_those_of_the_cpu(case):
+    expected, got = failure(SAME_TEXT[case], "cpu"), failure(SAME_TEXT[case], "tpu")
+    assert type(got) is type(expected)
+    assert str(got).replace("tpu:0", "cpu") == str(expected)
+
+
+# torch names its kernels in these; the rest of the text is the same.
+@pytest.mark.parametrize("run", [lambda d: ones(d) & ones(d), lambda d: ones(d, dtype=torch.int32).softmax(0)])
+def test_not_implemented_for_a_dtype(run):
+    expected, got = failure(run, "cpu"), failure(run, "tpu")
+    assert type(got) is type(expected) is NotImplementedError
+    assert str(got).partition("not implemented")[2] == str(expected).partition("not implemented")[2]
+
+
+MIXED = {
+    "add": lambda a, c: a + c,
+    "mm": lambda a, c: a @ c.t(),
+    "cat": lambda a, c: torch.cat([a, c]),
+    "linear": lambda a, c: F.linear(a, c),
+    "where": lambda a, c: torch.where(a > 0, c, a),
+    "out": lambda a, c: torch.add(a, a, out=c),
+    "embedding": lambda a, c: F.embedding(torch.zeros(2, dtype=torch.int64), a),
+    "cross entropy": lambda a, c: F.cross_entropy(a, torch.zeros(2, dtype=torch.int64)),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_tensors_on_two_devices(case):
+    text = "Expected all tensors to be on the same device, but found at least two devices, tpu:0 and cpu!"
+    with pytest.raises(RuntimeError, match=text):
+        MIXED[case](ones("tpu"), ones("cpu"))
+
+
+def test_cpu_scalars_mix_and_cpu_indices_index():
+    x = ones("tpu")
+    assert (x + torch.tensor(2.0)).sum().item() == 18
+    assert x[torch.tensor([1])].shape == (1, 3)
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device as the indexed tensor"):
+        ones("cpu")[torch.tensor([1], device="tpu")]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda: torch.zeros(1 << 44, device="tpu"),
+        lambda: torch.empty(1 << 50, device="tpu").fill_(1),
+        lambda: ones("tpu")[0, 0].expand(1 << 42).clone(),
+        lambda: ones("tpu", 1 << 20, 1) + ones("tpu", 1, 1 << 22),
+    ],
+)
+def test_out_of_memory_lists_the_largest_tensors(allocate):
+    big = [torch.full((1 << 20,), float(i), device="tpu") for i in range(3)]
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        allocate()
+    text = str(caught.value)
+    assert text.startswith("TPU out of memory. Tried to allocate ")
+    assert "Largest live tensors:" in text and "Float [1048576]" in text
+    assert torch.tpu.memory_stats()["num_ooms"] >= 1
+    assert sum(x.sum().item() for x in big) == 3 << 20  # life goes on
+
+
+def test_sizes_that_overflow():
+    with pytest.raises(RuntimeError, match="Storage size calculation overflowed"):
+        torch.empty(1 << 62, device="tpu")
+    with pytest.raises(RuntimeError):
+        torch.empty(-1, device="tpu")
+
+
+# --- indices that only the device sees -------------------------------------------------------------------------------------
+
+BAD_INDEX = {
+    "index": lambda x, i: x[i],
+    "embedding": lambda x, i: F.embedding(i, x),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_put": lambda x, i: x.index_put_((i,), torch.tensor(1.0, device="tpu")),
+    "nll_loss": lambda x, i: F.cross_entropy(x[:1], i),
+}
+
+
+@pytest.mark.parametrize("bad", [7, -8])
+@pytest.mark.parametrize("case", BAD_INDEX)
+def test_bad_index_in_debug_mode_fails_at_its_line(case, bad):
+    x, index = ones("tpu", 4, 5), torch.tensor([bad], device="tpu")
+    with torch.tpu.set_eager_mode(DEBUG), pytest.raises(IndexError, match=r"out of bounds|out of range"):
+        BAD_INDEX[case](x, index)
+    torch.tpu.synchronize()  # reported once
+    assert (x + 1).shape == (4, 5)
+
+
+@pytest.mark.parametrize("case", BAD_INDEX)
+def test_bad_index_in_strict_mode_fails_at_the_next_wait(case):
+    x, index = ones("tpu", 4, 5), torch.tensor([7], device="tpu")
+    torch.tpu.synchronize()
+    BAD_INDEX[case](x, index)
+    with pytest.raises(IndexError, match=case):
+        torch.tpu.synchronize()
+    torch.tpu.synchronize()
+    assert ones("tpu").sum().item() == 6
+
+
+def test_a_failure_surfaces_at_a_host_read():
+    x = ones("tpu", 4, 5)
+    y = F.embedding(torch.tensor([9], device="tpu"), x)
+    with pytest.raises(IndexError, match="embedding"):
+        y.cpu()
+
+
+def test_gather_raises_what_the_cpu_raises():
+    index = torch.tensor([[9]])
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        ones("cpu").gather(1, index)
+    with torch.tpu.set_eager_mode(DEBUG), pytest.raises(RuntimeError, match="out of bounds"):
+        ones("tpu").gather(1, index.to("tpu"))
+
+
+# --- the CPU's turn --------------------------------------------------------------------------------------------------------
+
+
+def eigenvalues():
+    return torch.linalg.eigvals(torch.eye(2, device="tpu"))
+
+
+def fallbacks() -> int:
+    return torch.tpu.counters()["fallbacks"].get("aten::_linalg_eigvals", 0)
+
+
+def test_fallback_policies():
+    before = fallbacks()
+    torch.tpu.fallback = "error"
+    with pytest.raises(NotImplementedError, match=r"aten::_linalg_eigvals is not lowered for TPU \(inputs: Float \[2, 2\]\)"):
+        eigenvalues()
+    torch.tpu.fallback = "allow"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = eigenvalues()
+    assert result.is_tpu and torch.equal(result.cpu(), torch.ones(2, dtype=torch.complex64))
+    assert fallbacks() > before
+    with pytest.raises(ValueError, match="'error', 'warn' or 'allow'"):
+        torch.tpu.fallback = "perhaps"
+    assert torch.tpu.fallback == "allow"
+
+
+def test_fallback_warns_once_per_op():
+    torch.tpu.fallback = "warn"
+    messages = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.linalg.eigvalsh(torch.eye(3, device="tpu"))
+            torch.linalg.eigh(torch.eye(2, device="tpu"))
+        messages = [str(w.message) for w in caught if "is not lowered for TPU" in str(w.message)]
+    assert len(messages) == len({m.split()[0] for m in messages}) >= 1
+    assert "Float [3, 3]" in messages[0] and "torch.tpu.fallback" in messages[0]
+
+
+def test_a_warning_can_be_made_an_error():
+    torch.tpu.fallback = "warn"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*is not lowered for TPU.*")
+        with pytest.raises(UserWarning, match="aten::_linalg_svd"):
+            torch.linalg.svd(torch.eye(2, device="tpu"))
+
+
+def test_recovery_in_autograd():
+    x = ones("tpu").requires_grad_()
+    with pytest.raises(RuntimeError):
+        (x @ x).sum().backward()
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [[2, 2, 2], [2, 2, 2]]
