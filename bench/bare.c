@@ -80,7 +80,7 @@ static double time_calls(tt_executable *executable, tt_device *device, tt_buffer
 
 static void measure(tt_client *client, const program *p, int calls, int rounds) {
   tt_device *device = tt_client_device(client, 0);
-  tt_compile_options options = {.fast_compile = true};
+  tt_compile_options options = {.effort = TT_EFFORT_LEAST};
   tt_executable *executable;
   check(tt_executable_compile(client, p->text, (int64_t)strlen(p->text), &options, &executable));
   int64_t elements = p->dims[0] * (p->rank > 1 ? p->dims[1] : 1);

@@ -214,7 +214,7 @@ def test_randperm(n):
 
 
 def test_randperm_is_uniform():
-    x = torch.stack([torch.randperm(3, device="tpu") for _ in range(1200)]).cpu()
+    x = torch.stack([torch.randperm(3, device="tpu").cpu() for _ in range(1200)])
     code = x[:, 0] * 2 + (x[:, 1] > x[:, 2])
     assert_probabilities(code, [1] * 6)
 

@@ -176,18 +176,18 @@ tt_value *tt_emit_pow(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_dtype_is_integral(x->dtype) ? power_integer(b, x, y) : tt_hlo_power(b, x, y);
 }
 
-// Exponents that torch's kernels special-case too; NULL for others.
-static tt_value *power_special(tt_builder *b, tt_value *x, double exponent) {
+// x^y for a y that is `exponent` everywhere; the special cases are those of torch's kernels.
+static tt_value *power_of_number(tt_builder *b, tt_value *x, tt_value *y, double exponent) {
   if (exponent == 0) return tt_hlo_constant_like(b, x, 1);
   if (exponent == 1) return x;
   if (exponent == 2) return tt_square(b, x);
   if (exponent == 3) return tt_hlo_multiply(b, tt_square(b, x), x);
-  if (!is_float(x)) return NULL;
+  if (!is_float(x)) return tt_emit_pow(b, x, y);
   if (exponent == 0.5) return tt_hlo_sqrt(b, x);
   if (exponent == -0.5) return tt_hlo_rsqrt(b, x);
   if (exponent == -1) return tt_reciprocal(b, x);
   if (exponent == -2) return tt_reciprocal(b, tt_square(b, x));
-  return NULL;
+  return tt_emit_pow(b, x, y);
 }
 
 static tt_value *power_number(tt_pointwise *p) {
@@ -197,8 +197,7 @@ static tt_value *power_number(tt_pointwise *p) {
   double exponent = tt_double(l, 1);
   if (tt_dtype_is_integral(p->common) && integral && exponent < 0)
     tt_fail(l, TT_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
-  tt_value *special = power_special(p->b, p->x[0], exponent);
-  return special ? special : tt_emit_pow(p->b, p->x[0], p->x[1]);
+  return power_of_number(p->b, p->x[0], p->x[1], exponent);
 }
 
 void tt_lower_pow_number(tt_lowering *l) { tt_pointwise_each(l, power_number, 2, NULL); }

@@ -241,7 +241,7 @@ void tt_lower_addr(tt_lowering *l) {
   tt_set_result(l, 0, tt_hlo_convert(l->b, sum, dtype));
 }
 
-// --- 8-bit integers -----------------------------------------------------------------------------------------------------------
+// --- 8-bit operands -----------------------------------------------------------------------------------------------------------
 
 void tt_lower_int_mm(tt_lowering *l) {
   const tt_tensor *x = tt_tensor_arg(l, 0), *y = tt_tensor_arg(l, 1);
@@ -257,4 +257,39 @@ void tt_lower_int_mm(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected mat2 dtype to be int8 but got %s", cpp_text(y->dtype));
   if (tt_failed(l)) return;
   tt_set_result(l, 0, tt_matmul_2d(l, tt_operand(l, 0), tt_operand(l, 1), TT_S32));
+}
+
+static bool is_f8(const tt_tensor *t) { return tt_dtype_is_narrow_float(t->dtype) && tt_dtype_size(t->dtype) == 1; }
+
+// Is the scale one number, or one per row (column) of a matrix [rows, columns]?
+static bool is_scale(const tt_tensor *t, int64_t rows, int64_t columns) {
+  int64_t count = 1;
+  for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
+  return t->dtype == TT_F32 && (count == 1 || (t->rank == 2 && t->sizes[0] == rows && t->sizes[1] == columns));
+}
+
+static tt_value *scale(tt_lowering *l, int arg, tt_value *x) {
+  tt_value *factor = tt_operand_as(l, arg, TT_F32);
+  return tt_mul(l, x, tt_value_count(factor) == 1 ? tt_hlo_reshape(l->b, factor, 0, NULL) : factor);
+}
+
+// (self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum). Products of 8-bit floats are exact in float32.
+void tt_lower_scaled_mm(tt_lowering *l) {
+  const tt_tensor *x = tt_tensor_arg(l, 0), *y = tt_tensor_arg(l, 1);
+  if (x->rank != 2 || y->rank != 2 || x->sizes[1] != y->sizes[0])
+    tt_fail(l, TT_INVALID_ARGUMENT, "mat_a and mat_b shapes cannot be multiplied (%s and %s)", sizes_text(l, x), sizes_text(l, y));
+  else if (!is_f8(x) || !is_f8(y) || !is_scale(tt_tensor_arg(l, 2), x->sizes[0], 1) ||
+           !is_scale(tt_tensor_arg(l, 3), 1, y->sizes[1]))
+    tt_fail(l, TT_VALUE,
+            "Invalid scaling configuration.\n- For TensorWise scaling, a and b should be float8, scales should be float and "
+            "singletons.\n- For RowWise scaling, a and b should be float8, scales should be float, scale_a should be (%lld, 1) "
+            "and scale_b should be (1, %lld).",
+            (long long)x->sizes[0], (long long)y->sizes[1]);
+  if (tt_failed(l)) return;
+  tt_dtype dtype = tt_dtype_arg(l, 6, x->dtype);
+  tt_value *product = tt_matmul_2d(l, tt_operand(l, 0), tt_operand(l, 1), TT_F32);
+  product = scale(l, 3, scale(l, 2, product));
+  if (tt_has(l, 4)) product = tt_add(l, product, tt_operand_as(l, 4, TT_F32));
+  if (tt_has(l, 5) && tt_has(l, 6) && tt_dtype_size(dtype) == 1) product = tt_div(l, product, tt_operand_as(l, 5, TT_F32));
+  tt_set_result(l, 0, tt_hlo_convert(l->b, product, dtype));
 }

@@ -1,4 +1,4 @@
-// max_pool.c - maxima over windows with their positions, fixed and adaptive, the backwards, and the unpooling.
+// max_pool.c - maxima over windows with their positions, fixed, adaptive and fractional, the backwards, and the unpooling.
 //
 // A maximum is taken along one dimension after the other, the last one first, and carries its flat position in the picture
 // along. Scanning that way keeps torch's choice: the first of equal elements in row-major order, but the last NaN.
@@ -461,4 +461,83 @@ void tt_lower_max_unpool3d(tt_lowering *l) {
             tt_shape_text(tt_builder_arena(l->b), 3, stride));
   if (tt_failed(l)) return;
   lower_unpool(l, 3);
+}
+
+// --- fractional: windows of one size at places that a random sample moves about -------------------------------------------------
+
+// Where the windows start along dimension i: [n, c, out]. samples [n, c, dims]; torch computes in their dtype.
+static tt_value *fractional_starts(tt_lowering *l, const tt_pool *p, tt_value *samples, int i) {
+  tt_builder *b = l->b;
+  // In two dimensions the first sample is the width's, in three the depth's.
+  int column = p->spatial == 2 ? 1 - i : i;
+  int64_t dims[] = {samples->dims[0], samples->dims[1], p->out[i]}, last = p->in[i] - p->kernel[i];
+  tt_value *sample = tt_hlo_slice_dim(b, samples, 2, column, column + 1, 1);
+  sample = tt_hlo_broadcast_in_dim(b, sample, 3, dims, (int[]){0, 1, 2});
+  tt_value *at = tt_hlo_iota(b, TT_S32, 3, dims, 2), *steps = tt_hlo_convert(b, at, samples->dtype);
+  double alpha = p->out[i] > 1 ? (double)last / (double)(p->out[i] - 1) : 0;
+  tt_value *scale = tt_hlo_constant_like(b, steps, alpha);
+  tt_value *moved = tt_hlo_convert(b, tt_hlo_multiply(b, tt_hlo_add(b, steps, sample), scale), TT_S32);
+  tt_value *origin = tt_hlo_convert(b, tt_hlo_multiply(b, sample, scale), TT_S32);
+  tt_value *is_last = tt_hlo_compare(b, TT_EQ, at, tt_hlo_constant_like(b, at, (double)(p->out[i] - 1)));
+  return tt_hlo_select(b, is_last, tt_hlo_constant_like(b, at, (double)last), tt_hlo_subtract(b, moved, origin));
+}
+
+// One gather per window element, in the order of torch's scan.
+static maxima scan_fractional(tt_lowering *l, tt_value *x, const tt_pool *p, tt_value *samples) {
+  tt_builder *b = l->b;
+  int64_t n = samples->dims[0], c = samples->dims[1], dims[TT_POOL_MAX_RANK] = {n, c};
+  memcpy(dims + 2, p->out, (size_t)p->spatial * sizeof *dims);
+  tt_value *starts[TT_POOL_MAX];
+  for (int i = 0; i < p->spatial; ++i)
+    starts[i] = tt_hlo_broadcast_in_dim(b, fractional_starts(l, p, samples, i), 2 + p->spatial, dims, (int[]){0, 1, 2 + i});
+  int64_t places = tt_pool_product(p->spatial, p->out);
+  tt_value *plane = tt_hlo_reshape(b, x, 2, (int64_t[]){n * c, tt_pool_product(p->spatial, p->in)});
+  maxima best = {NULL, NULL};
+  for (int64_t t = 0; t < tt_pool_product(p->spatial, p->kernel); ++t) {
+    tt_value *at = NULL;
+    int64_t rest = t, offset[TT_POOL_MAX];
+    for (int i = p->spatial - 1; i >= 0; rest /= p->kernel[i--]) offset[i] = rest % p->kernel[i];
+    for (int i = 0; i < p->spatial; ++i) {
+      tt_value *along = tt_hlo_add(b, starts[i], tt_hlo_constant_like(b, starts[i], (double)offset[i]));
+      at = at ? tt_hlo_add(b, tt_hlo_multiply(b, at, tt_hlo_constant_like(b, at, (double)p->in[i])), along) : along;
+    }
+    at = tt_hlo_reshape(b, at, 2, (int64_t[]){n * c, places});
+    tt_index_map map;
+    tt_map_elements(&map, plane, 1, at);
+    maxima next = {tt_index_read(b, plane, &map), at};
+    best = t == 0 ? next : greater(l, best, next, false);
+  }
+  return best;
+}
+
+static void read_fractional(tt_lowering *l, const tt_tensor *x, int first, tt_pool *p) {
+  int count;
+  const int64_t *kernel = tt_ints(l, first, &count), *out = tt_ints(l, first + 1, &count);
+  *p = (tt_pool){.spatial = count, .lead = x->rank - count};
+  memcpy(p->in, x->sizes + p->lead, (size_t)count * sizeof *p->in);
+  memcpy(p->out, out, (size_t)count * sizeof *out);
+  memcpy(p->kernel, kernel, (size_t)count * sizeof *kernel);
+}
+
+// (self, kernel_size, output_size, random_samples)
+void tt_lower_fractional_max_pool(tt_lowering *l) {
+  tt_pool p;
+  const tt_tensor *t = tt_tensor_arg(l, 0);
+  read_fractional(l, t, 1, &p);
+  tt_value *x = tt_operand(l, 0), *samples = tt_operand_as(l, 3, tt_compute_dtype(t->dtype));
+  if (tt_value_count(x) == 0 || tt_pool_product(p.spatial, p.out) == 0 || tt_failed(l)) {
+    set_empty(l, x, &p);
+    return;
+  }
+  maxima m = scan_fractional(l, x, &p, samples);
+  int64_t dims[TT_POOL_MAX_RANK];
+  for (int i = 0; i < t->rank; ++i) dims[i] = i < p.lead ? t->sizes[i] : p.out[i - p.lead];
+  set_maxima(l, (maxima){tt_hlo_reshape(l->b, m.value, t->rank, dims), tt_hlo_reshape(l->b, m.position, t->rank, dims)});
+}
+
+// (grad_output, self, kernel_size, output_size, indices)
+void tt_lower_fractional_max_pool_backward(tt_lowering *l) {
+  tt_pool p;
+  read_fractional(l, tt_tensor_arg(l, 1), 2, &p);
+  lower_backward(l, &p, 4, false);
 }

@@ -250,3 +250,4 @@ void tt_lower_upsample_linear_aa_backward(tt_lowering *l) { lower_resample(l, &l
 void tt_lower_upsample_cubic_aa(tt_lowering *l) { lower_resample(l, &cubic_aa, false); }
 void tt_lower_upsample_cubic_aa_backward(tt_lowering *l) { lower_resample(l, &cubic_aa, true); }
 void tt_lower_upsample_lanczos_aa(tt_lowering *l) { lower_resample(l, &lanczos_aa, false); }
+void tt_lower_upsample_lanczos_aa_backward(tt_lowering *l) { lower_resample(l, &lanczos_aa, true); }

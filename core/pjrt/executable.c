@@ -93,11 +93,11 @@ static void put_text_option(option_writer *w, int index, const char *value) {
   put_option(w, index);
 }
 
-// The passes to leave out, NULL for none. Without fusion-wrapper a single op compiles in two thirds of the time; without
-// algsimp the value of op after op stays what each op alone gives, e.g. (x + 1e8) - 1e8.
-static const char *disabled_passes(bool fast_compile, bool exact) {
+// The passes to leave out, NULL for none. Without fusion-wrapper a single op compiles faster; without algsimp the value of op
+// after op stays what each op alone gives, e.g. (x + 1e8) - 1e8.
+static const char *disabled_passes(tt_effort effort, bool exact) {
   static const char *const passes[2][2] = {{NULL, "algsimp"}, {"fusion-wrapper", "fusion-wrapper,algsimp"}};
-  return passes[fast_compile][exact];
+  return passes[effort != TT_EFFORT_FULL][exact];
 }
 
 static bool contains(const char *text, int64_t size, const char *word) {
@@ -120,14 +120,14 @@ static void put_cpu_options(option_writer *w, const char *text, int64_t size) {
 
 static void put_debug_options(option_writer *w, const tt_client *client, const char *text, int64_t size,
                               const tt_compile_options *options) {
-  // The short cuts to a fast compile are those of the CPU compiler.
   // A scatter outside a fusion is refused ("HLO opcode scatter is not supported by XLA:CPU ThunkEmitter").
-  bool fast_compile = options->fast_compile && client->is_host && !contains(text, size, "scatter");
-  const char *passes = disabled_passes(fast_compile, options->exact);
+  bool full = !client->is_host || contains(text, size, "scatter");
+  tt_effort effort = full ? TT_EFFORT_FULL : options->effort;
+  const char *passes = disabled_passes(effort, options->exact);
   if (client->is_host) put_cpu_options(w, text, size);
   put_number_option(w, OPTION_INDEX_EXCESS_PRECISION, VALUE_BOOL, false);
   if (passes != NULL) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, passes);
-  if (fast_compile) put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 0);
+  if (effort == TT_EFFORT_LEAST) put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 0);
 }
 
 // Writes the CompileOptionsProto for a program, without the options in `refused`; *out_sent are those that it holds.

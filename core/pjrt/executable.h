@@ -21,9 +21,13 @@ typedef struct tt_executable {
   bool may_donate; // some argument is marked tf.aliasing_output or jax.buffer_donor
 } tt_executable;
 
+// How much a CPU compiler may do; a TPU's always does all. A single op compiles in about a third of the time with the least
+// effort and two thirds with light effort. The least leaves loops unvectorised, so it is for small tensors.
+typedef enum tt_effort { TT_EFFORT_FULL, TT_EFFORT_LIGHT, TT_EFFORT_LEAST } tt_effort;
+
 // What may differ between two compilations of one text. Part of every cache key.
 typedef struct tt_compile_options {
-  bool fast_compile; // small programs: less optimisation for a shorter compile (facts: half the time for one op)
+  tt_effort effort;
   bool exact;        // keep op-by-op values: no algebraic simplification across ops
 } tt_compile_options;
 

@@ -8,9 +8,10 @@
 #include "run/internal.h"
 
 enum {
-  // Programs up to this size compile with the fast options: half the compile time, and at these sizes no slower to run.
-  FAST_COMPILE_OPS = 12,
-  FAST_COMPILE_ELEMENTS = 16384,
+  // Up to these sizes of a program and its largest tensor a shorter compile is worth more than a faster run.
+  SMALL_PROGRAM_OPS = 60,
+  LEAST_EFFORT_ELEMENTS = 1 << 14,
+  LIGHT_EFFORT_ELEMENTS = 1 << 18,
 };
 
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while making a plan"); }
@@ -110,13 +111,19 @@ static int64_t largest(const tt_recorder *r, const tt_plan *plan) {
   return most;
 }
 
+static tt_effort choose_effort(const tt_recorder *r, const tt_plan *plan) {
+  int64_t ops = tt_builder_op_count(r->b), elements = largest(r, plan);
+  if (ops > SMALL_PROGRAM_OPS) return TT_EFFORT_FULL; // where kernels repeat, the compiler finds it out
+  if (elements <= LEAST_EFFORT_ELEMENTS) return TT_EFFORT_LEAST;
+  return elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
+}
+
 static tt_status compile(tt_recorder *r, tt_plan *plan, tt_value **values, int count) {
   if (count == 0) return TT_SUCCESS;
   const char *text;
   int64_t size;
   TT_TRY(tt_builder_finish(r->b, count, values, &text, &size));
-  bool small = tt_builder_op_count(r->b) <= FAST_COMPILE_OPS && largest(r, plan) <= FAST_COMPILE_ELEMENTS;
-  tt_compile_options options = {.fast_compile = small, .exact = !r->single};
+  tt_compile_options options = {.effort = choose_effort(r, plan), .exact = !r->single};
   bool hit;
   TT_TRY(tt_program_get(tt_runtime_client(), text, size, &options, &plan->executable, &hit));
   tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);

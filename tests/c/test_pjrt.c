@@ -527,7 +527,7 @@ PLUGIN_TEST(executable_adds) {
   tt_client *client = create_client(1);
   tt_device *device = tt_client_device(client, 0);
   for (int i = 0; i < 4; i++) {
-    const tt_compile_options options = {.fast_compile = i & 1, .exact = i & 2};
+    const tt_compile_options options = {.effort = i & 1 ? TT_EFFORT_LEAST : TT_EFFORT_FULL, .exact = i & 2};
     tt_executable *executable = compile(client, add_text, &options);
     float a[16], b[16];
     fill(a, 16, 1);
@@ -852,7 +852,7 @@ static tt_status executable_scenario(void *user) {
   tt_executable *executable = NULL;
   void *output = NULL;
   tt_buffer *sum = NULL;
-  const tt_compile_options options = {.fast_compile = true, .exact = true};
+  const tt_compile_options options = {.effort = TT_EFFORT_LEAST, .exact = true};
   tt_status status =
       tt_executable_compile(wide->client, wide->text, (int64_t)strlen(wide->text), &options, &executable);
   if (status == NULL) status = tt_executable_execute(executable, device, wide->arguments, WIDE, NULL, &output, NULL);
@@ -930,7 +930,7 @@ PLUGIN_TEST(threads_share_buffers_and_programs) {
 
 static void *compile_one(void *user) {
   tt_client *client = user;
-  const tt_compile_options options = {.fast_compile = true, .exact = true};
+  const tt_compile_options options = {.effort = TT_EFFORT_LEAST, .exact = true};
   tt_executable_release(compile(client, add_text, &options));
   return NULL;
 }

@@ -98,7 +98,7 @@ TEST(fake_refused_options_are_left_out) {
   tt_client *client = create_client(1);
   int *compilations = fake_symbol("fake_compilations");
   const char **refused = fake_symbol("fake_refused_option"), *sent = fake_symbol("fake_options");
-  const tt_compile_options options = {.fast_compile = true, .exact = true};
+  const tt_compile_options options = {.effort = TT_EFFORT_LEAST, .exact = true};
 
   CHECK_OK(compile(client, "program", &options));
   CHECK_INT(*compilations, 1);

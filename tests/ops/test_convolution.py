@@ -21,14 +21,14 @@ def make(dtype, *shape):
 
 def check(function, *args):
     """The result and all gradients against CPU torch; the strides too."""
-    outcomes = []
+    outcomes, strides = [], []
     for device in ("tpu", "cpu"):
         leaves = [x.detach().to(device).requires_grad_() for x in args]
         y = function(*leaves)
         grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
-        strides = y.stride() if device == "tpu" else strides
-    assert strides == y.stride()
+        strides.append(y.stride())
+    assert strides[0] == strides[1]
     for actual, expected in zip(*outcomes, strict=True):
         scale = expected.abs().max().item() if expected.numel() else 1
         t = TOLERANCE[expected.dtype]
