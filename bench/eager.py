@@ -64,7 +64,9 @@ def cases() -> list[Case]:
         generator = torch.Generator().manual_seed(0)
         return [torch.randn(size, generator=generator).to(device) for size in sizes]
 
-    def binary(size: tuple[int, ...], function: Callable[[torch.Tensor, torch.Tensor], object]) -> Callable[[str], Callable[[int], object]]:
+    def binary(
+        size: tuple[int, ...], function: Callable[[torch.Tensor, torch.Tensor], object]
+    ) -> Callable[[str], Callable[[int], object]]:
         def make(device: str) -> Callable[[int], object]:
             x, y = tensors(device, size, size)
             return lambda i: function(x, y)

@@ -53,13 +53,17 @@ def run(title: str, command: Sequence[str]) -> bool:
 def clang_tidy() -> bool:
     """clang-tidy over the core, two processes at a time."""
     spec = importlib.util.find_spec("xla_plugins.xla_cpu_pjrt")
-    include = f"{list(spec.submodule_search_locations or [])[0]}/include" if spec else ""
+    include = f"{next(iter(spec.submodule_search_locations or []))}/include" if spec else ""
     files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("core/*/*.c"))
     halves = [files[0::2], files[1::2]]
     flags = ["-std=c17", "-D_GNU_SOURCE", "-Icore", "-isystem", include]
     jobs = [
         subprocess.Popen(
-            [tool("clang-tidy"), "--quiet", *half, "--", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [tool("clang-tidy"), "--quiet", *half, "--", *flags],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for half in halves
     ]
@@ -76,7 +80,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fix", action="store_true", help="let clang-format and ruff rewrite files")
     options = parser.parse_args()
-    sources = [str(path) for pattern in ("core/*/*.[ch]", "bridge/*.[ch]*", "tests/c/*.[ch]", "bench/*.c") for path in sorted(ROOT.glob(pattern))]
+    sources = [
+        str(path)
+        for pattern in ("core/*/*.[ch]", "bridge/*.[ch]*", "tests/c/*.[ch]", "bench/*.c")
+        for path in sorted(ROOT.glob(pattern))
+    ]
     broken = include_order()
     print("\n".join([f"include order: {'FAILED' if broken else 'ok'}", *broken]))
     checks = [

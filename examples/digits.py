@@ -63,7 +63,9 @@ def main() -> None:
     """Trains, evaluates, saves a checkpoint and loads it on the CPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["strict", "debug"], default="strict", help="eager mode (default: strict)")
-    parser.add_argument("--precision", choices=["medium", "high", "highest"], default="medium", help="float32 matmuls and convolutions")
+    parser.add_argument(
+        "--precision", choices=["medium", "high", "highest"], default="medium", help="float32 matmuls and convolutions"
+    )
     parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
 

@@ -44,7 +44,9 @@ def main() -> None:
         last_loss = step()
     rest = time.perf_counter() - begin
     print(f"loss {first_loss:.4f} -> {last_loss:.4f}")
-    print(f"first step {first_seconds:.3f} s | next {options.steps} steps {rest:.3f} s ({rest / options.steps * 1e3:.2f} ms each)")
+    print(
+        f"first step {first_seconds:.3f} s | next {options.steps} steps {rest:.3f} s ({rest / options.steps * 1e3:.2f} ms each)"
+    )
 
 
 if __name__ == "__main__":

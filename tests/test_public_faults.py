@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 NAN, INF = float("nan"), float("inf")
 
@@ -17,7 +17,7 @@ def tpu(*args, **kwargs):
     return torch.tensor(*args, device="tpu", **kwargs)
 
 
-# --- operators ----------------------------------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------
 
 
 def test_cpu_scalar_that_is_a_view():  # pytorch#187117
@@ -171,7 +171,7 @@ def test_double_square_root_is_exact():  # xla#40844
 )
 def test_index_out_of_range_is_an_error(read):  # jax#3604
     w = torch.arange(6.0, device="tpu").reshape(3, 2)
-    with pytest.raises((IndexError, RuntimeError), match="out of range|out of bounds"):
+    with pytest.raises((IndexError, RuntimeError), match=r"out of range|out of bounds"):
         read(w).cpu()
     assert w[tpu([-1])].tolist() == [[4.0, 5.0]]
 
@@ -212,7 +212,7 @@ def test_linear_on_strided_activations():  # Torch-FL#76
     assert x.grad.shape == x.shape
 
 
-# --- views and writes -----------------------------------------------------------------------------------------------------------
+# --- views and writes -----------------------------------------------------------
 
 
 def test_fill_of_an_offset_bool_view():  # pytorch#183631
@@ -268,7 +268,7 @@ def test_output_strides():  # sglang#25592
     assert (torch.ones(2, 3, device="tpu").t() + 1).stride() == (torch.ones(2, 3).t() + 1).stride()
 
 
-# --- dtypes -----------------------------------------------------------------------------------------------------------------------
+# --- dtypes -----------------------------------------------------------
 
 
 def test_double_is_double():  # pytorch/xla#1880
@@ -313,7 +313,7 @@ def test_mixed_comparisons():  # pytorch/xla#1767
     assert (i / 2).dtype == torch.float32 and (i + True).dtype == torch.int64
 
 
-# --- random numbers ---------------------------------------------------------------------------------------------------------------
+# --- random numbers -----------------------------------------------------------
 
 
 def test_calls_draw_different_numbers():  # pytorch#78110
@@ -349,7 +349,7 @@ def test_seed_does_not_race_with_queued_work():  # Oneflow#5425
     assert all(torch.equal(a, b) for a, b in zip(runs[0], runs[2], strict=True))
 
 
-# --- shapes, memory, the rest -----------------------------------------------------------------------------------------------------
+# --- shapes, memory, the rest -----------------------------------------------------------
 
 
 def test_boolean_mask_assignment():  # pytorch/xla#4248
@@ -414,7 +414,7 @@ def test_clip_grad_norm_and_foreach_adamw():  # transformers#34176
     ],
 )
 def test_shape_errors_come_at_once_in_torch_words(call):  # pytorch/xla#9621
-    with pytest.raises(RuntimeError, match="size of tensor|must be a matrix|2D tensor|shapes cannot be multiplied|2-D"):
+    with pytest.raises(RuntimeError, match=r"size of tensor|must be a matrix|2D tensor|shapes cannot be multiplied|2-D"):
         call()
 
 

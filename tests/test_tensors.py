@@ -204,7 +204,7 @@ def test_copies_convert_and_broadcast():
     host = torch.zeros(4, 3, dtype=torch.int64)
     host.t().copy_(x)
     assert host[0].tolist() == [5, 6, 7]
-    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape|must match the size"):
+    with pytest.raises(RuntimeError, match=r"doesn't match the broadcast shape|must match the size"):
         x.copy_(torch.zeros(2, 3, 4))
 
 
@@ -380,10 +380,8 @@ def test_views_survive_save_and_deepcopy():
     copied, view = copy.deepcopy([x, x[::2]])
     view.zero_()
     assert copied.tolist() == [0, 1, 0, 3, 0, 5]
-    parameter = torch.nn.Parameter(x)
-    parameter.grad = torch.ones(6, device="tpu")
-    copied = copy.deepcopy(parameter)
-    assert isinstance(copied, torch.nn.Parameter) and copied.grad.tolist() == [1] * 6
+    copied = copy.deepcopy(torch.nn.Parameter(x))
+    assert isinstance(copied, torch.nn.Parameter) and copied.is_tpu and copied.data_ptr() != x.data_ptr()
 
 
 def test_requires_grad_survives_pickling():

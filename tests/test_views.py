@@ -192,9 +192,11 @@ def test_donation_keeps_memory_flat():
     assert torch.tpu.max_memory_allocated() < torch.tpu.memory_allocated() + 1.2 * w.nbytes
 
 
-# --- random programs -----------------------------------------------------------------------------------------------------
+# --- random programs -----------------------------------------------------------
 
-_steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)), min_size=3, max_size=14)
+_steps = st.lists(
+    st.tuples(st.integers(0, 11), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)), min_size=3, max_size=14
+)
 
 
 def _dim(x, number):
@@ -229,9 +231,9 @@ def _run(device: str, program) -> list[torch.Tensor]:
             tensors.append(x.clone() if c % 2 else x.unsqueeze(d))
         elif op == 9:
             y = tensors[c % len(tensors)]
-            if y.shape == x.shape:
-                x.copy_(y.clone())
-            elif y.dim() <= x.dim() and all(s == t or s == 1 for s, t in zip(reversed(y.shape), reversed(x.shape), strict=False)):
+            if y.shape == x.shape or (
+                y.dim() <= x.dim() and all(s == t or s == 1 for s, t in zip(reversed(y.shape), reversed(x.shape), strict=False))
+            ):
                 x.copy_(y.clone())
         elif op == 10 and x.dim() and n:
             x.index_fill_(d, torch.tensor([c % n], device=device), float(c % 13))

@@ -232,7 +232,15 @@ tt_value *tt_emit_heaviside(tt_builder *b, tt_value *x, tt_value *y) {
 
 // log(exp(x) + exp(y)) and its base-2 sibling: the greater one plus a correction in (0, log(2)]. Equal infinities have no
 // difference.
+static tt_value *log_add_complex(tt_builder *b, tt_value *x, tt_value *y) {
+  tt_value *first = tt_hlo_compare(b, TT_GE, tt_hlo_real(b, x), tt_hlo_real(b, y));
+  tt_value *greater = tt_hlo_select(b, first, x, y), *smaller = tt_hlo_select(b, first, y, x);
+  tt_value *ratio = tt_hlo_exponential(b, tt_hlo_subtract(b, smaller, greater));
+  return tt_hlo_add(b, greater, tt_hlo_log_plus_one(b, ratio));
+}
+
 static tt_value *log_add(tt_builder *b, tt_value *x, tt_value *y, double log_of_base) {
+  if (tt_dtype_is_complex(x->dtype)) return log_add_complex(b, x, y);
   tt_value *greater = tt_hlo_maximum(b, x, y);
   tt_value *distance = tt_hlo_negate(b, tt_hlo_abs(b, tt_hlo_subtract(b, x, y)));
   if (log_of_base != 1) distance = tt_multiply_constant(b, distance, log_of_base);

@@ -198,6 +198,8 @@ static bool check_parts(tt_lowering *l) {
   else if (x != y)
     tt_fail(l, TT_INVALID_ARGUMENT, "Expected object of scalar type %s but got scalar type %s for second argument",
             tt_dtype_text(x), tt_dtype_text(y));
+  else if (x == TT_F16)
+    tt_fail(l, TT_NOT_IMPLEMENTED, "the dtype ComplexHalf is not supported on TPU");
   return !tt_failed(l);
 }
 

@@ -305,8 +305,9 @@ def test_complex():
     check(torch.polar, x.abs(), y)
     check_raises(RuntimeError, "Expected both inputs to be Half, Float or Double", torch.complex, x, torch.arange(3))
     check_raises(RuntimeError, "Expected object of scalar type Float", torch.complex, x, y.double())
+    check_raises(NotImplementedError, "ComplexHalf", torch.complex, x.half(), y.half())
     z, w = torch.complex(x, y), torch.complex(y, x)
-    for function in (torch.add, torch.mul, torch.div, torch.pow, torch.eq, torch.sub):
+    for function in (torch.add, torch.mul, torch.div, torch.pow, torch.eq, torch.sub, torch.logaddexp):
         check(function, z, w, rtol=1e-4, atol=1e-5)
     with pytest.raises(RuntimeError, match="In-place abs is not supported"):
         z.to("tpu").abs_()

@@ -36,8 +36,17 @@ class Stream(torch.Stream):
         return 0, 0
 
 
-class Event(torch.Event):
+class _EventType(type):
+    """Makes ``isinstance(event, torch.tpu.Event)`` true for every event of a TPU."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "tpu"
+
+
+class Event(torch.Event, metaclass=_EventType):
     """A point in a device's queue, as ``torch.cuda.Event``.
+
+    Calling the class makes a plain ``torch.Event``, since its ``elapsed_time`` takes no subclass.
 
     Args:
         enable_timing: whether ``elapsed_time`` may be asked.
@@ -47,18 +56,18 @@ class Event(torch.Event):
         device: accepted for compatibility: an event takes the device of the stream that records it.
     """
 
-    def __new__(  # noqa: D102
+    def __new__(  # type: ignore[misc]  # noqa: D102
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
         device: _DeviceLike = None,
-    ) -> "Event":
+    ) -> torch.Event:
         if interprocess:
             raise NotImplementedError("interprocess events are not supported on TPU")
         index_of(device)  # raises for a device of another type
-        return super().__new__(cls, device="tpu", enable_timing=enable_timing, blocking=blocking)
+        return torch.Event(device="tpu", enable_timing=enable_timing, blocking=blocking)
 
 
 def current_stream(device: _DeviceLike = None) -> torch.Stream:
