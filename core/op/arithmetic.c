@@ -230,8 +230,7 @@ tt_value *tt_emit_heaviside(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_hlo_select(b, tt_compare_constant(b, TT_EQ, x, 0), y, step);
 }
 
-// log(exp(x) + exp(y)) and its base-2 sibling: the greater one plus a correction in (0, log(2)]. Equal infinities have no
-// difference.
+// The same as below, of complex numbers: the greater one has the greater real part.
 static tt_value *log_add_complex(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *first = tt_hlo_compare(b, TT_GE, tt_hlo_real(b, x), tt_hlo_real(b, y));
   tt_value *greater = tt_hlo_select(b, first, x, y), *smaller = tt_hlo_select(b, first, y, x);
@@ -239,6 +238,8 @@ static tt_value *log_add_complex(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_hlo_add(b, greater, tt_hlo_log_plus_one(b, ratio));
 }
 
+// log(exp(x) + exp(y)) and its base-2 sibling: the greater one plus a correction in (0, log(2)]. Equal infinities have no
+// difference.
 static tt_value *log_add(tt_builder *b, tt_value *x, tt_value *y, double log_of_base) {
   if (tt_dtype_is_complex(x->dtype)) return log_add_complex(b, x, y);
   tt_value *greater = tt_hlo_maximum(b, x, y);

@@ -194,8 +194,14 @@ static tt_correlation plain_correlation(const conv *c) {
   return r;
 }
 
-static tt_value *forward(tt_lowering *l, const conv *c, tt_value *x, tt_value *w, tt_dtype result) {
-  const tt_correlation r = plain_correlation(c);
+// To exactly `out` places: fewer than fit where a transposed convolution's output padding reaches its stride.
+static tt_value *forward(tt_lowering *l, const conv *c, tt_value *x, tt_value *w, const int64_t *out, tt_dtype result) {
+  tt_correlation r = plain_correlation(c);
+  for (int i = 0; i < c->spatial; ++i) {
+    int64_t needed = (out[i] - 1) * c->stride[i] + c->dilation[i] * (w->dims[2 + i] - 1) + 1;
+    int64_t high = needed - x->dims[2 + i] - c->padding[i];
+    if (high + c->stride[i] <= r.pad_high[i]) r.pad_high[i] = high;
+  }
   return tt_correlate(l, x, w, &r, result);
 }
 
@@ -227,7 +233,7 @@ void tt_lower_convolution(tt_lowering *l) {
   }
   tt_dtype compute = tt_compute_dtype(c.x->dtype);
   tt_value *x = tt_operand(l, 0), *w = tt_operand(l, 1);
-  tt_value *y = c.transposed ? widen(l, &c, x, w, out, compute) : forward(l, &c, x, w, compute);
+  tt_value *y = c.transposed ? widen(l, &c, x, w, out, compute) : forward(l, &c, x, w, out, compute);
   if (tt_has(l, 2)) {
     tt_value *bias = tt_operand_as(l, 2, compute);
     y = tt_hlo_add(l->b, y, tt_hlo_broadcast_in_dim(l->b, bias, y->rank, y->dims, (int[]){1}));
@@ -260,7 +266,7 @@ void tt_lower_convolution_backward(tt_lowering *l) {
   for (int i = 0; i < 2; ++i) tt_set_channels_last(l, i, mask[i] && is_channels_last(l, 1, 2));
   if (mask[0]) {
     tt_value *w = tt_operand(l, 2);
-    tt_set_result(l, 0, c.transposed ? forward(l, &c, gradient, w, dtype)
+    tt_set_result(l, 0, c.transposed ? forward(l, &c, gradient, w, c.x->sizes + 2, dtype)
                                      : widen(l, &c, gradient, w, c.x->sizes + 2, dtype));
   }
   if (mask[1]) {

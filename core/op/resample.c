@@ -10,7 +10,7 @@
 #include "op/taps.h"
 
 typedef struct kind {
-  bool has_align;   // takes align_corners
+  bool has_align;             // takes align_corners; bytes are rounded
   // Positions and weights of one dimension.
   bool (*map)(tt_lowering *l, const struct kind *kind, int64_t in, int64_t out, bool align, double scale, bool wide,
               tt_taps *taps);
@@ -110,7 +110,7 @@ static bool map_cubic(tt_lowering *l, const kind *kind, int64_t in, int64_t out,
   return true;
 }
 
-// --- antialiasing: the filter is widened by the scale, and its weights are made to add up to 1 -------------------------------
+// --- antialiasing: the filter is widened by the scale, cut off at the border, and its weights are made to add up to 1 ------
 
 static double filter_linear(double x) { return x < 1 ? 1 - x : 0; }
 static double filter_cubic(double x) { return cubic(x, -0.5); }
@@ -123,9 +123,9 @@ static double filter_lanczos(double x) {
 }
 
 static bool map_antialias(tt_lowering *l, const kind *kind, int64_t in, int64_t out, bool align, double scale, bool wide,
-                          tt_taps *taps) {
-  double ratio = step(in, out, align, scale, wide), shrink = ratio >= 1 ? 1 / ratio : 1;
-  double support = ratio >= 1 ? kind->support * ratio : kind->support;
+                       tt_taps *taps) {
+  double ratio = step(in, out, align, scale, wide), spread = ratio >= 1 ? ratio : 1;
+  double support = kind->support * spread;
   int64_t most = (int64_t)ceil(support) * 2 + 1;
   if (most > in) most = in;
   if (!tt_taps_create(l, in, out, most, taps)) return false;
@@ -138,12 +138,23 @@ static bool map_antialias(tt_lowering *l, const kind *kind, int64_t in, int64_t 
     double *weight = taps->weight + i * most;
     for (int64_t t = 0; t < count; ++t) {
       index[t] = first + t;
-      weight[t] = kind->filter(fabs(((double)(first + t) - center + 0.5) * shrink));
+      weight[t] = kind->filter(fabs(((double)(first + t) - center + 0.5) / spread));
       total += weight[t];
     }
     for (int64_t t = 0; t < count && total != 0; ++t) weight[t] /= total;
   }
   return true;
+}
+
+// Bytes: torch keeps the weights as 16-bit integers, with as many binary places as fit. Products with bytes are then exact in
+// float32, and so is the result.
+static void round_weights(tt_taps *taps) {
+  double most = 0;
+  int64_t count = taps->out * taps->count;
+  for (int64_t i = 0; i < count; ++i) most = fmax(most, taps->weight[i]);
+  int places = 0;
+  while (places < 21 && 0.5 + most * ldexp(1, places + 1) < 32768) ++places;
+  for (int64_t i = 0; i < count; ++i) taps->weight[i] = ldexp(round(ldexp(taps->weight[i], places)), -places);
 }
 
 // --- ops ---------------------------------------------------------------------------------------------------------------------
@@ -216,12 +227,15 @@ static void lower_resample(tt_lowering *l, const kind *kind, bool backward) {
   tt_value *x = tt_operand(l, 0);
   tt_dtype dtype = x->dtype;
   if (kind->has_align || backward) x = tt_hlo_convert(l->b, x, dtype == TT_U8 ? TT_F32 : tt_compute_dtype(dtype));
+  bool bytes = dtype == TT_U8 && kind->has_align;
   for (int i = spatial - 1; i >= 0 && !tt_failed(l); --i) {
     tt_taps taps;
     double scale = tt_double_or(l, next + i, 0);
-    if (kind->map(l, kind, in[2 + i], out[i], align, scale, dtype == TT_F64, &taps))
-      x = resample_dim(l, x, 2 + i, &taps, backward);
-    if (dtype == TT_U8 && kind->has_align) x = round_byte(l, x);
+    if (bytes && in[2 + i] == out[i]) continue;
+    if (!kind->map(l, kind, in[2 + i], out[i], align, scale, bytes || dtype == TT_F64, &taps)) return;
+    if (bytes) round_weights(&taps);
+    x = resample_dim(l, x, 2 + i, &taps, backward);
+    if (bytes) x = round_byte(l, x);
   }
   tt_set_result(l, 0, tt_hlo_convert(l->b, x, dtype));
 }
@@ -230,12 +244,9 @@ static const kind nearest = {.map = map_nearest};
 static const kind exact = {.map = map_exact};
 static const kind linear = {.has_align = true, .map = map_linear};
 static const kind cubic_kind = {.has_align = true, .map = map_cubic};
-static const kind linear_aa = {.has_align = true, .map = map_antialias, .support = 1,
-                               .filter = filter_linear};
-static const kind cubic_aa = {.has_align = true, .map = map_antialias, .support = 2,
-                              .filter = filter_cubic};
-static const kind lanczos_aa = {.has_align = true, .map = map_antialias, .support = 3,
-                                .filter = filter_lanczos};
+static const kind linear_aa = {.has_align = true, .map = map_antialias, .support = 1, .filter = filter_linear};
+static const kind cubic_aa = {.has_align = true, .map = map_antialias, .support = 2, .filter = filter_cubic};
+static const kind lanczos_aa = {.has_align = true, .map = map_antialias, .support = 3, .filter = filter_lanczos};
 
 void tt_lower_upsample_nearest(tt_lowering *l) { lower_resample(l, &nearest, false); }
 void tt_lower_upsample_nearest_backward(tt_lowering *l) { lower_resample(l, &nearest, true); }

@@ -143,26 +143,45 @@ void tt_lower_logcumsumexp(tt_lowering *l) {
 
 // --- running extremes ------------------------------------------------------------------------------------------------
 
+typedef struct extremes {
+  tt_value *values, *indices; // NULL after a failure
+} extremes;
+
 // The index is that of the latest element that equals the running extreme: the running maximum of the positions that do.
-static void lower_running_extreme(tt_lowering *l, tt_reduction kind, const char *name) {
+static extremes running_extremes(tt_lowering *l, tt_reduction kind, int dim_arg) {
   tt_value *x = tt_operand(l, 0);
-  int dim = tt_wrap_dim(l, tt_int(l, 1), x->rank);
+  int dim = tt_wrap_dim(l, tt_int(l, dim_arg), x->rank);
   tt_dtype dtype = x->dtype;
   if (tt_dtype_is_complex(dtype))
-    tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", name, tt_dtype_text(dtype));
-  if (tt_failed(l)) return;
-  if (x->rank == 0) {
-    tt_set_result(l, 0, x);
-    tt_set_result(l, 1, tt_hlo_constant_i64(l->b, TT_S64, 0));
-    return;
-  }
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"cummax and cummin\" not implemented for '%s'", tt_dtype_text(dtype));
+  if (tt_failed(l)) return (extremes){NULL, NULL};
+  if (x->rank == 0) return (extremes){x, tt_hlo_constant_i64(l->b, TT_S64, 0)};
   x = tt_computed_once(l->b, tt_hlo_convert(l->b, x, dtype == TT_BOOL ? TT_U8 : tt_compute_dtype(dtype)));
   tt_value *values = tt_scan(l->b, x, kind, dim);
   tt_value *position = tt_hlo_iota(l->b, tt_position_dtype(x->dims[dim]), x->rank, x->dims, dim);
   position = tt_hlo_select(l->b, tt_is_extreme(l->b, x, values), position, tt_hlo_constant_like(l->b, position, 0));
-  tt_set_result(l, 0, tt_hlo_convert(l->b, values, dtype));
-  tt_set_result(l, 1, tt_hlo_convert(l->b, tt_scan(l->b, position, TT_REDUCE_MAX, dim), TT_S64));
+  return (extremes){tt_hlo_convert(l->b, values, dtype),
+                    tt_hlo_convert(l->b, tt_scan(l->b, position, TT_REDUCE_MAX, dim), TT_S64)};
 }
 
-void tt_lower_cummax(tt_lowering *l) { lower_running_extreme(l, TT_REDUCE_MAX, "cummax"); }
-void tt_lower_cummin(tt_lowering *l) { lower_running_extreme(l, TT_REDUCE_MIN, "cummin"); }
+// (self, dim) -> (values, indices)
+static void set_running_extremes(tt_lowering *l, tt_reduction kind) {
+  extremes e = running_extremes(l, kind, 1);
+  if (e.values == NULL) return;
+  tt_set_result(l, 0, e.values);
+  tt_set_result(l, 1, e.indices);
+}
+
+void tt_lower_cummax(tt_lowering *l) { set_running_extremes(l, TT_REDUCE_MAX); }
+void tt_lower_cummin(tt_lowering *l) { set_running_extremes(l, TT_REDUCE_MIN); }
+
+// (self, values, indices, dim) writes the middle two: what torch's out= variants call.
+static void write_running_extremes(tt_lowering *l, tt_reduction kind) {
+  extremes e = running_extremes(l, kind, 3);
+  if (e.values == NULL) return;
+  tt_write_operand(l, 1, e.values);
+  tt_write_operand(l, 2, e.indices);
+}
+
+void tt_lower_cummax_helper(tt_lowering *l) { write_running_extremes(l, TT_REDUCE_MAX); }
+void tt_lower_cummin_helper(tt_lowering *l) { write_running_extremes(l, TT_REDUCE_MIN); }

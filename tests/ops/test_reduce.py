@@ -154,7 +154,9 @@ def test_out_variants():
         torch.max(x, 0, out=(values, indices))
         logical = torch.empty(0, dtype=torch.bool, device=x.device)
         torch.any(x, out=logical)
-        return total, values, indices, logical
+        running, where = torch.empty(0, device=x.device), torch.empty(0, dtype=torch.long, device=x.device)
+        torch.cummin(x, 1, out=(running, where))
+        return total, values, indices, logical, running, where
 
     check(run, numbers(3, 4))
 
