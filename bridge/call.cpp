@@ -132,8 +132,9 @@ void FlatCall::add_host_tensor(const at::Tensor &tensor, tt_tensor &slot, bool w
   } else if (value.isIntegral(/*includeBool=*/true)) {
     slot.integer = value.toLong();
   } else {
-    slot.real = value.toComplexDouble().real();
-    slot.imag = value.toComplexDouble().imag();
+    const auto number = value.toComplexDouble() * (tensor.is_neg() ? -1.0 : 1.0);
+    slot.real = number.real();
+    slot.imag = tensor.is_conj() ? -number.imag() : number.imag();
   }
 }
 

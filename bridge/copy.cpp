@@ -7,8 +7,6 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/ops/_conj.h>
-#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
 
@@ -19,7 +17,6 @@ namespace torch_tpu {
 namespace {
 
 bool is_tpu(const at::Tensor &tensor) { return tensor.device().type() == kTPU; }
-bool has_bits(const at::Tensor &tensor) { return tensor.is_conj() || tensor.is_neg(); }
 
 void release_host_storage(void *storage) { delete static_cast<c10::Storage *>(storage); }
 
@@ -50,23 +47,10 @@ void copy_from_host(const at::Tensor &target, const at::Tensor &source, bool non
 void copy_to_host(at::Tensor &target, const at::Tensor &source) {
   const tt_tensor from = describe(source);
   const bool direct = target.sizes() == source.sizes() && target.scalar_type() == source.scalar_type() &&
-                      target.is_contiguous() && !has_bits(target) && !has_bits(source);
+                      target.is_contiguous() && !target.is_conj() && !target.is_neg();
   at::Tensor host = direct ? target : at::empty(source.sizes(), source.options().device(c10::kCPU));
   TT_CHECK(tt_copy_to_host(&from, host.mutable_data_ptr(), /*blocking=*/true));
-  if (direct) return;
-  if (source.is_conj()) host = at::_conj(host);
-  if (source.is_neg()) host = at::_neg_view(host);
-  target.copy_(host);
-}
-
-// Values are copied as they are stored; where the bits of the two sides differ, the stored ones have to change.
-void reconcile_bits(at::Tensor &target, const at::Tensor &source) {
-  const bool conj = target.is_complex() && target.is_conj() != source.is_conj(), neg = target.is_neg() != source.is_neg();
-  if (!conj && !neg) return;
-  at::Tensor stored = target.is_conj() ? at::_conj(target) : target;
-  if (stored.is_neg()) stored = at::_neg_view(stored);
-  if (conj) stored.conj_physical_();
-  if (neg) stored.neg_();
+  if (!direct) target.copy_(host);
 }
 
 void check_sizes(const at::Tensor &self, const at::Tensor &source) {
@@ -94,10 +78,8 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool non_blocking)
   } else if (is_tpu(source)) {
     at::assert_no_partial_overlap(self, source);
     copy_on_device(self, source);
-    reconcile_bits(self, source);
   } else {
     copy_from_host(self, source.cpu(), non_blocking);
-    if (has_bits(self)) reconcile_bits(self, source.resolve_conj().resolve_neg());
   }
   return self;
 }

@@ -31,7 +31,11 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
 
   const at::Generator &getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override { return new_generator(index); }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    const int count = tt_runtime_device_count();
+    TORCH_CHECK(index < count, "Device index value ", static_cast<int>(index), " is out of index range [0, ", count, ")");
+    return new_generator(index);
+  }
 
   bool isPinnedPtr(const void *data) const override { return is_pinned(data); }
   c10::Allocator *getPinnedMemoryAllocator() const override { return at::getHostAllocator(kTPU); }

@@ -6,6 +6,7 @@
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/masked_fill.h>
+#include <ATen/ops/sum.h>
 
 #include "call.h"
 
@@ -108,6 +109,19 @@ bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack) 
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   at::native::check_supported_max_int_with_precision(n, out);
   if (out.numel() != n) out.resize_({n});
+  return false;
+}
+
+// The size of repeat_interleave's result is the sum of its repeats.
+bool count_repeats(const Overload &overload, torch::jit::Stack &stack) {
+  const size_t first = stack.size() - overload.arg_count;
+  const at::Tensor repeats = stack[first].toTensor();
+  const auto type = repeats.scalar_type();
+  const bool valid = repeats.dim() == 1 && (type == c10::ScalarType::Long || type == c10::ScalarType::Int);
+  if (!stack[first + 1].isNone() || !valid) return false; // the lowering says what is wrong
+  const int64_t count = at::sum(repeats).item<int64_t>();
+  TORCH_CHECK(count >= 0, "repeats can not be negative");
+  stack[first + 1] = count;
   return false;
 }
 

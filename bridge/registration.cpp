@@ -52,10 +52,10 @@ bool is_factory_option(const c10::Argument &argument) {
   return name == "dtype" || name == "layout" || name == "device" || name == "pin_memory" || name == "memory_format";
 }
 
-// Equal arguments in name and type, but for outputs and factory options.
-bool same_arguments(const FunctionSchema &a, const FunctionSchema &b) {
-  const auto skip = [](const auto &arguments, size_t i) {
-    while (i < arguments.size() && (is_output(arguments[i]) || is_factory_option(arguments[i]))) ++i;
+// Equal arguments in name and type, but for outputs and, unless `exact`, factory options.
+bool same_arguments(const FunctionSchema &a, const FunctionSchema &b, bool exact) {
+  const auto skip = [exact](const auto &arguments, size_t i) {
+    while (i < arguments.size() && (is_output(arguments[i]) || (!exact && is_factory_option(arguments[i])))) ++i;
     return i;
   };
   const auto &x = a.arguments(), &y = b.arguments();
@@ -67,8 +67,9 @@ bool same_arguments(const FunctionSchema &a, const FunctionSchema &b) {
 
 std::optional<OperatorHandle> find_sibling(const Aten &aten, const OperatorHandle &op, tt_variant variant) {
   const std::string base = op.schema().name().substr(6) + (variant == TT_IN_PLACE ? "_" : "");
-  for (const auto &sibling : aten.overloads(base))
-    if (variant_of(sibling.schema()) == variant && same_arguments(op.schema(), sibling.schema())) return sibling;
+  for (const bool exact : {true, false}) // norm.ScalarOpt_dim has norm.out and norm.dtype_out
+    for (const auto &sibling : aten.overloads(base))
+      if (variant_of(sibling.schema()) == variant && same_arguments(op.schema(), sibling.schema(), exact)) return sibling;
   return std::nullopt;
 }
 

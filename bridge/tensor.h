@@ -61,6 +61,8 @@ inline void describe(const c10::TensorImpl &tensor, tt_tensor &out) {
   out.device_index = tensor.device().index();
   out.cpu_scalar = false;
   out.wrapped_number = tensor.is_wrapped_number();
+  out.conj = tensor.is_conj();
+  out.negative = tensor.is_neg();
   out.defined = true;
   if (storage != nullptr && storage->data_ptr().get_deleter() == &release_storage) [[likely]]
     out.storage = static_cast<tt_storage *>(storage->data_ptr().get_context());

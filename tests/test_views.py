@@ -248,3 +248,17 @@ def test_random_programs(program):
     ours, theirs = _run("tpu", program), _run("cpu", program)
     for tpu, cpu in zip(ours, theirs, strict=True):
         check_same(tpu, cpu)
+
+
+def test_lazy_conjugates_and_negatives():
+    cpu = torch.complex(base(3, 3), base(3, 3).flip(0))
+    tpu = cpu.to("tpu")
+    check_same(tpu.conj().resolve_conj(), cpu.conj().resolve_conj())
+    torch.testing.assert_close((tpu @ tpu.conj()).cpu(), cpu @ cpu.conj())
+    torch.testing.assert_close(tpu.conj().imag.cpu(), cpu.conj().imag)
+    for x in (tpu, cpu):
+        x.conj().copy_(x.t().clone())
+        x.conj().imag.add_(1)
+    torch.testing.assert_close(tpu.cpu(), cpu)
+    torch.testing.assert_close(tpu.conj().cpu(), cpu.conj())
+    assert tpu.conj()[0, 0].item() == cpu.conj()[0, 0].item()

@@ -28,6 +28,7 @@ typedef struct tt_tensor {
   int device_index;
   bool cpu_scalar;     // a 0-d CPU tensor among device tensors: its value travels as a runtime scalar
   bool wrapped_number; // a Python number in tensor's clothing: promotes like a number
+  bool conj, negative; // torch's lazy bits: the elements are the conjugates, the negatives of what is stored
   bool defined;        // false for an undefined tensor inside a Tensor?[] list
   // value of a CPU scalar: `integer` for integral and bool dtypes, real and imag for the others
   int64_t integer;

@@ -22,8 +22,8 @@ typedef struct attention {
 
 static bool fail_broadcast(tt_lowering *l, int64_t a, int64_t b, int dim) {
   tt_fail(l, TT_INVALID_ARGUMENT,
-          "The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d", (long long)a,
-          (long long)b, dim);
+          "The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d",
+          (long long)a, (long long)b, dim);
   return false;
 }
 
@@ -35,7 +35,8 @@ static bool check_bias(tt_lowering *l, const attention *a) {
   for (int i = 0; i < t->rank; ++i) {
     int at = 3 - i; // from the last dimension on
     int64_t size = t->sizes[t->rank - 1 - i];
-    if (at < 0 || (size != 1 && size != dims[at])) return fail_broadcast(l, at < 0 ? 1 : dims[at], size, at < 0 ? 0 : at);
+    if (at < 0 || (size != 1 && size != dims[at]))
+      return fail_broadcast(l, at < 0 ? 1 : dims[at], size, at < 0 ? 0 : at);
   }
   return true;
 }
@@ -49,9 +50,15 @@ static bool read_attention(tt_lowering *l, int q, int dropout, int causal, int s
     return false;
   }
   const int64_t *qs = query->sizes, *ks = key->sizes, *vs = value->sizes;
-  *a = (attention){.batch = greatest(qs[0], ks[0], vs[0]), .heads = greatest(qs[1], ks[1], vs[1]), .queries = qs[2],
-                   .keys = ks[2], .size = qs[3], .value_size = vs[3], .dtype = query->dtype,
-                   .compute = tt_compute_dtype(query->dtype), .bias = tt_has(l, q + 3) ? q + 3 : -1,
+  *a = (attention){.batch = greatest(qs[0], ks[0], vs[0]),
+                   .heads = greatest(qs[1], ks[1], vs[1]),
+                   .queries = qs[2],
+                   .keys = ks[2],
+                   .size = qs[3],
+                   .value_size = vs[3],
+                   .dtype = query->dtype,
+                   .compute = tt_compute_dtype(query->dtype),
+                   .bias = tt_has(l, q + 3) ? q + 3 : -1,
                    .causal = tt_bool(l, causal)};
   a->dropout = tt_double(l, dropout);
   a->scale = tt_double_or(l, scale, 1 / sqrt((double)(a->size > 0 ? a->size : 1)));
@@ -67,7 +74,8 @@ static bool read_attention(tt_lowering *l, int q, int dropout, int causal, int s
     if (heads == 0 ? a->heads != 0 : a->heads % heads != 0) return fail_broadcast(l, a->heads, heads, 1);
     if (all[i]->dtype != a->dtype) {
       tt_fail(l, TT_INVALID_ARGUMENT,
-              "Expected query, key, and value to have the same dtype, but got query.dtype: %s key.dtype: %s and value.dtype: "
+              "Expected query, key, and value to have the same dtype, but got query.dtype: %s key.dtype: %s and "
+              "value.dtype: "
               "%s instead.",
               tt_dtype_text(query->dtype), tt_dtype_text(key->dtype), tt_dtype_text(value->dtype));
       return false;
@@ -117,8 +125,12 @@ typedef enum product { X_YT, X_Y, XT_Y } product;
 
 static tt_value *multiply(tt_lowering *l, product kind, tt_value *x, tt_value *y, tt_dtype result) {
   const int zero = 0;
-  const tt_dot numbers = {.batch_count = 1, .lhs_batch = &zero, .rhs_batch = &zero, .contract_count = 1,
-                          .lhs_contract = (int[]){kind == XT_Y ? 1 : 2}, .rhs_contract = (int[]){kind == X_YT ? 2 : 1}};
+  const tt_dot numbers = {.batch_count = 1,
+                          .lhs_batch = &zero,
+                          .rhs_batch = &zero,
+                          .contract_count = 1,
+                          .lhs_contract = (int[]){kind == XT_Y ? 1 : 2},
+                          .rhs_contract = (int[]){kind == X_YT ? 2 : 1}};
   return tt_dot_product(l, x, y, &numbers, result);
 }
 

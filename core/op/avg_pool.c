@@ -157,15 +157,17 @@ static bool check_adaptive(tt_lowering *l, const tt_tensor *t, const char *name,
   tt_arena *arena = tt_builder_arena(l->b);
   const char *sizes = tt_shape_text(arena, t->rank, t->sizes);
   if (t->rank != spatial + 1 && t->rank != spatial + 2) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "%s(): Expected %dD or %dD tensor, but got %s", op_name, spatial + 1, spatial + 2, sizes);
+    tt_fail(l, TT_INVALID_ARGUMENT, "%s(): Expected %dD or %dD tensor, but got %s", op_name, spatial + 1, spatial + 2,
+            sizes);
     return false;
   }
   for (int i = t->rank - spatial; i < t->rank; ++i) {
     if (t->sizes[i] != 0) continue;
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "%s(): Expected %s to have non-zero size for non-batch dimensions, but %s has sizes %s with dimension %d being "
-            "empty",
-            op_name, name, what, sizes, i);
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "%s(): Expected %s to have non-zero size for non-batch dimensions, but %s has sizes %s with dimension %d being "
+        "empty",
+        op_name, name, what, sizes, i);
     return false;
   }
   return true;
@@ -177,9 +179,11 @@ static void lower_adaptive_avg_pool(tt_lowering *l, int spatial) {
   const tt_tensor *t = tt_tensor_arg(l, 0);
   for (int i = 0; i < count && !tt_failed(l); ++i)
     if (out[i] < 0) tt_fail(l, TT_INVALID_ARGUMENT, "elements of output_size must be greater than or equal to 0");
-  if (count != spatial) tt_fail(l, TT_INVALID_ARGUMENT, "adaptive_avg_pool%dd: output_size must be %d", spatial, spatial);
+  if (count != spatial)
+    tt_fail(l, TT_INVALID_ARGUMENT, "adaptive_avg_pool%dd: output_size must be %d", spatial, spatial);
   if (tt_failed(l)) return;
-  if (!check_adaptive(l, t, "input", "input", spatial, spatial == 2 ? "adaptive_avg_pool2d" : "adaptive_avg_pool3d")) return;
+  if (!check_adaptive(l, t, "input", "input", spatial, spatial == 2 ? "adaptive_avg_pool2d" : "adaptive_avg_pool3d"))
+    return;
   int lead = t->rank - spatial;
   tt_value *x = tt_operand(l, 0);
   tt_dtype dtype = x->dtype;
@@ -221,7 +225,8 @@ static void lower_adaptive_avg_pool_backward(tt_lowering *l, int spatial) {
   } else {
     for (int i = 0; i < spatial; ++i) {
       tt_taps taps, transposed;
-      if (!adaptive_taps(l, t->sizes[lead + i], g->sizes[lead + i], &taps) || !tt_taps_transpose(l, &taps, &transposed)) return;
+      if (!adaptive_taps(l, t->sizes[lead + i], g->sizes[lead + i], &taps) || !tt_taps_transpose(l, &taps, &transposed))
+        return;
       x = tt_taps_apply(l, x, lead + i, &transposed);
     }
   }

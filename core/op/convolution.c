@@ -29,10 +29,11 @@ static void read_param(tt_lowering *l, int arg, const char *name, int spatial, i
   int count;
   const int64_t *values = tt_ints(l, arg, &count);
   if (count != 1 && count != spatial) {
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "expected %s to be a single integer value or a list of %d values to match the convolution dimensions, but got "
-            "%s=%s",
-            name, spatial, name, tt_shape_text(tt_builder_arena(l->b), count, values));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "expected %s to be a single integer value or a list of %d values to match the convolution dimensions, but got "
+        "%s=%s",
+        name, spatial, name, tt_shape_text(tt_builder_arena(l->b), count, values));
     return;
   }
   for (int i = 0; i < spatial; ++i) out[i] = values[count == 1 ? 0 : i];
@@ -65,11 +66,16 @@ static bool read_conv(tt_lowering *l, int x, int w, int first, conv *c) {
   read_param(l, first + 4, "output_padding", c->spatial, c->output_padding);
   if (tt_failed(l)) return false;
   const char *fault = NULL;
-  if (any_below(c->padding, c->spatial, 0)) fault = "negative padding is not supported";
-  else if (any_below(c->output_padding, c->spatial, 0)) fault = "negative output_padding is not supported";
-  else if (any_below(c->stride, c->spatial, 1)) fault = "non-positive stride is not supported";
-  else if (any_below(c->dilation, c->spatial, 1)) fault = "non-positive dilation is not supported";
-  else if (c->groups <= 0) fault = "non-positive groups is not supported";
+  if (any_below(c->padding, c->spatial, 0))
+    fault = "negative padding is not supported";
+  else if (any_below(c->output_padding, c->spatial, 0))
+    fault = "negative output_padding is not supported";
+  else if (any_below(c->stride, c->spatial, 1))
+    fault = "non-positive stride is not supported";
+  else if (any_below(c->dilation, c->spatial, 1))
+    fault = "non-positive dilation is not supported";
+  else if (c->groups <= 0)
+    fault = "non-positive groups is not supported";
   if (fault) tt_fail(l, TT_INVALID_ARGUMENT, "%s", fault);
   return !fault;
 }
@@ -91,42 +97,53 @@ static const char *product_text(tt_lowering *l, int count, const int64_t *sizes)
   return text;
 }
 
+// "stride_height: 1 stride_width: 1"
+static const char *named_text(tt_lowering *l, const char *name, int count, const int64_t *sizes) {
+  static const char *const dims[] = {"depth", "height", "width"};
+  const char *text = "";
+  for (int i = 0; i < count; ++i)
+    text = tt_arena_format(tt_builder_arena(l->b), "%s %s_%s: %lld", text, name, dims[TT_SPATIAL_MAX - count + i],
+                           (long long)sizes[i]);
+  return text;
+}
+
 static void check_picture(tt_lowering *l, const conv *c) {
   const tt_tensor *x = c->x, *w = c->w;
   int64_t room[TT_SPATIAL_MAX], reach[TT_SPATIAL_MAX];
   bool fits = true;
   if (x->sizes[1] != w->sizes[1] * c->groups)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "Given groups=%lld, weight of size %s, expected input%s to have %lld channels, but got %lld channels instead",
-            (long long)c->groups, sizes_text(l, w), sizes_text(l, x), (long long)(w->sizes[1] * c->groups),
-            (long long)x->sizes[1]);
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "Given groups=%lld, weight of size %s, expected input%s to have %lld channels, but got %lld channels instead",
+        (long long)c->groups, sizes_text(l, w), sizes_text(l, x), (long long)(w->sizes[1] * c->groups),
+        (long long)x->sizes[1]);
   for (int i = 0; i < c->spatial; ++i) {
     room[i] = x->sizes[2 + i] + 2 * c->padding[i];
     reach[i] = c->dilation[i] * (w->sizes[2 + i] - 1) + 1;
     fits = fits && room[i] >= reach[i];
   }
   if (!fits)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "Calculated padded input size per channel: (%s). Kernel size: (%s). Kernel size can't be greater than actual "
-            "input size",
-            product_text(l, c->spatial, room), product_text(l, c->spatial, reach));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "Calculated padded input size per channel: (%s). Kernel size: (%s). Kernel size can't be greater than actual "
+        "input size",
+        product_text(l, c->spatial, room), product_text(l, c->spatial, reach));
 }
 
 static void check_transposed(tt_lowering *l, const conv *c) {
   const tt_tensor *x = c->x, *w = c->w;
   if (x->sizes[1] != w->sizes[0])
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "Given transposed=1, weight of size %s, expected input%s to have %lld channels, but got %lld channels instead",
-            sizes_text(l, w), sizes_text(l, x), (long long)w->sizes[0], (long long)x->sizes[1]);
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "Given transposed=1, weight of size %s, expected input%s to have %lld channels, but got %lld channels instead",
+        sizes_text(l, w), sizes_text(l, x), (long long)w->sizes[0], (long long)x->sizes[1]);
   int64_t out[TT_SPATIAL_MAX];
   output_sizes(c, out);
   for (int i = 0; i < c->spatial && !tt_failed(l); ++i) {
     if (c->output_padding[i] >= c->stride[i] && c->output_padding[i] >= c->dilation[i])
-      tt_fail(l, TT_INVALID_ARGUMENT,
-              "output padding must be smaller than either stride or dilation, but got output_padding: %s stride: %s "
-              "dilation: %s",
-              product_text(l, c->spatial, c->output_padding), product_text(l, c->spatial, c->stride),
-              product_text(l, c->spatial, c->dilation));
+      tt_fail(l, TT_INVALID_ARGUMENT, "output padding must be smaller than either stride or dilation, but got%s%s%s",
+              named_text(l, "output_padding", c->spatial, c->output_padding),
+              named_text(l, "stride", c->spatial, c->stride), named_text(l, "dilation", c->spatial, c->dilation));
     else if (out[i] < 1 && x->sizes[2 + i] > 0)
       tt_fail(l, TT_INVALID_ARGUMENT,
               "Given input size per channel: (%s). Calculated output size per channel: (%s). Output size is too small",
@@ -143,7 +160,8 @@ static void check_bias(tt_lowering *l, const conv *c, const tt_tensor *bias) {
             c->transposed ? "transposed=1, weight of size " : "weight of size ", w, (long long)channels,
             sizes_text(l, bias));
   else if (bias->dtype != c->x->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Input type (torch.tpu.%sTensor) and bias type (torch.tpu.%sTensor) should be the same",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Input type (torch.tpu.%sTensor) and bias type (torch.tpu.%sTensor) should be the same",
             tt_dtype_text(c->x->dtype), tt_dtype_text(bias->dtype));
 }
 
@@ -151,24 +169,28 @@ static bool check_conv(tt_lowering *l, const conv *c, const tt_tensor *bias) {
   const tt_tensor *x = c->x, *w = c->w;
   long long groups = c->groups;
   if (x->rank != w->rank)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "Expected %d-dimensional input for %d-dimensional weight %s, but got %d-dimensional input of size %s instead",
-            w->rank, w->rank, sizes_text(l, w), x->rank, sizes_text(l, x));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "Expected %d-dimensional input for %d-dimensional weight %s, but got %d-dimensional input of size %s instead",
+        w->rank, w->rank, sizes_text(l, w), x->rank, sizes_text(l, x));
   else if (w->sizes[0] < groups)
     tt_fail(l, TT_INVALID_ARGUMENT,
             "Given groups=%lld, expected weight to be at least %lld at dimension 0, but got weight of size %s instead",
             groups, groups, sizes_text(l, w));
   else if (w->sizes[0] % groups != 0) // the double brackets are torch's
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "Given groups=%lld, expected weight to be divisible by %lld at dimension 0, but got weight of size [%s] instead",
+            "Given groups=%lld, expected weight to be divisible by %lld at dimension 0, but got weight of size [%s] "
+            "instead",
             groups, groups, sizes_text(l, w));
   else if (x->dtype != w->dtype)
     tt_fail(l, TT_INVALID_ARGUMENT,
             "Input type (torch.tpu.%sTensor) and weight type (torch.tpu.%sTensor) should be the same",
             tt_dtype_text(x->dtype), tt_dtype_text(w->dtype));
   if (tt_failed(l)) return false;
-  if (c->transposed) check_transposed(l, c);
-  else check_picture(l, c);
+  if (c->transposed)
+    check_transposed(l, c);
+  else
+    check_picture(l, c);
   if (bias) check_bias(l, c, bias);
   bool empty = false;
   for (int i = 0; i < c->spatial; ++i) empty = empty || x->sizes[2 + i] == 0;
@@ -179,7 +201,9 @@ static bool check_conv(tt_lowering *l, const conv *c, const tt_tensor *bias) {
 }
 
 // torch's result is channels_last when the picture or the filter is.
-static bool is_channels_last(const tt_lowering *l, int x, int w) { return tt_is_channels_last(l, x) || tt_is_channels_last(l, w); }
+static bool is_channels_last(const tt_lowering *l, int x, int w) {
+  return tt_is_channels_last(l, x) || tt_is_channels_last(l, w);
+}
 
 // --- the two directions ----------------------------------------------------------------------------------------------------
 
@@ -206,7 +230,8 @@ static tt_value *forward(tt_lowering *l, const conv *c, tt_value *x, tt_value *w
 }
 
 // From a gradient [n, o, out...] to the [n, c, size...] that a plain convolution by `w` would have made it from.
-static tt_value *widen(tt_lowering *l, const conv *c, tt_value *gradient, tt_value *w, const int64_t *size, tt_dtype result) {
+static tt_value *widen(tt_lowering *l, const conv *c, tt_value *gradient, tt_value *w, const int64_t *size,
+                       tt_dtype result) {
   const tt_correlation r = plain_correlation(c);
   return tt_correlate_picture(l, gradient, w, size, &r, result);
 }
@@ -266,14 +291,16 @@ void tt_lower_convolution_backward(tt_lowering *l) {
   for (int i = 0; i < 2; ++i) tt_set_channels_last(l, i, mask[i] && is_channels_last(l, 1, 2));
   if (mask[0]) {
     tt_value *w = tt_operand(l, 2);
-    tt_set_result(l, 0, c.transposed ? forward(l, &c, gradient, w, c.x->sizes + 2, dtype)
-                                     : widen(l, &c, gradient, w, c.x->sizes + 2, dtype));
+    tt_set_result(l, 0,
+                  c.transposed ? forward(l, &c, gradient, w, c.x->sizes + 2, dtype)
+                               : widen(l, &c, gradient, w, c.x->sizes + 2, dtype));
   }
   if (mask[1]) {
     const tt_correlation r = plain_correlation(&c);
     tt_value *x = tt_operand(l, 1);
-    tt_set_result(l, 1, c.transposed ? tt_correlate_filter(l, gradient, x, kernel, &r, dtype)
-                                     : tt_correlate_filter(l, x, gradient, kernel, &r, dtype));
+    tt_set_result(l, 1,
+                  c.transposed ? tt_correlate_filter(l, gradient, x, kernel, &r, dtype)
+                               : tt_correlate_filter(l, x, gradient, kernel, &r, dtype));
   }
   if (mask[2]) {
     tt_value *sum = tt_hlo_reduce(l->b, tt_hlo_convert(l->b, gradient, compute), TT_REDUCE_ADD, gradient->rank - 1,

@@ -51,8 +51,8 @@ static tt_correlation padded(const tt_correlation *c) {
 // --- taps --------------------------------------------------------------------------------------------------------------
 
 // The piece of the padded picture [n, c, ...] that meets filter element `tap` (row-major): [n, c, out...].
-static tt_value *slice_tap(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel, const int64_t *out,
-                           int64_t tap) {
+static tt_value *slice_tap(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel,
+                           const int64_t *out, int64_t tap) {
   int64_t start[MAX_RANK] = {0}, limit[MAX_RANK], stride[MAX_RANK];
   for (int i = 0; i < x->rank; ++i) {
     limit[i] = x->dims[i];
@@ -78,7 +78,8 @@ static bool is_tiling(const tt_correlation *c, const int64_t *kernel) {
 enum { TILED_RANK = 2 + 2 * TT_SPATIAL_MAX };
 
 // [n, c, in...] -> [n, c, kernel..., out...] for a tiling.
-static tt_value *tiles(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel, const int64_t *out) {
+static tt_value *tiles(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel,
+                       const int64_t *out) {
   tt_correlation whole = *c; // pads or crops the picture to out * stride
   int64_t dims[TILED_RANK] = {x->dims[0], x->dims[1]}, limit[TILED_RANK] = {x->dims[0], x->dims[1]};
   int64_t zero[TILED_RANK] = {0}, one[TILED_RANK];
@@ -98,7 +99,8 @@ static tt_value *tiles(tt_lowering *l, tt_value *x, const tt_correlation *c, con
 }
 
 // [n, groups, c / groups * taps, positions]
-static tt_value *patches(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel, const int64_t *out) {
+static tt_value *patches(tt_lowering *l, tt_value *x, const tt_correlation *c, const int64_t *kernel,
+                         const int64_t *out) {
   int64_t taps = product(c->spatial, kernel), positions = product(c->spatial, out);
   int64_t dims[] = {x->dims[0], x->dims[1], 1, positions};
   int64_t result[] = {dims[0], c->groups, dims[1] / c->groups * taps, positions};
@@ -116,8 +118,12 @@ static tt_value *by_patches(tt_lowering *l, tt_value *x, tt_value *filter, const
                             tt_dtype result) {
   int64_t inner = product(filter->rank - 1, filter->dims + 1), o = filter->dims[0] / c->groups;
   tt_value *matrix = tt_hlo_reshape(l->b, filter, 3, (int64_t[]){c->groups, o, inner});
-  const tt_dot numbers = {.batch_count = 1, .lhs_batch = (int[]){0}, .rhs_batch = (int[]){1}, .contract_count = 1,
-                          .lhs_contract = (int[]){2}, .rhs_contract = (int[]){2}};
+  const tt_dot numbers = {.batch_count = 1,
+                          .lhs_batch = (int[]){0},
+                          .rhs_batch = (int[]){1},
+                          .contract_count = 1,
+                          .lhs_contract = (int[]){2},
+                          .rhs_contract = (int[]){2}};
   tt_value *all = patches(l, x, c, filter->dims + 2, out); // -> [groups, o, n, positions]
   tt_value *y = tt_hlo_transpose(l->b, tt_dot_product(l, matrix, all, &numbers, result), (int[]){2, 0, 1, 3});
   int64_t dims[MAX_RANK] = {x->dims[0], filter->dims[0]};
@@ -150,7 +156,8 @@ static tt_value *by_shifts(tt_lowering *l, tt_value *x, tt_value *filter, const 
   return tt_hlo_convert(l->b, tt_hlo_reshape(l->b, sum, x->rank, dims + 1), result);
 }
 
-static tt_value *by_convolution(tt_lowering *l, tt_value *x, tt_value *filter, const tt_correlation *c, tt_dtype result) {
+static tt_value *by_convolution(tt_lowering *l, tt_value *x, tt_value *filter, const tt_correlation *c,
+                                tt_dtype result) {
   tt_correlation plain = *c;
   if (tt_builder_target(l->b)->conv_needs_forward) {
     bool fits = true; // into the attributes that keep XLA CPU on its fast path
@@ -160,9 +167,14 @@ static tt_value *by_convolution(tt_lowering *l, tt_value *x, tt_value *filter, c
       plain = padded(c);
     }
   }
-  const tt_convolution numbers = {.spatial = c->spatial, .stride = plain.stride, .pad_low = plain.pad_low,
-                                  .pad_high = plain.pad_high, .lhs_dilation = plain.spread,
-                                  .rhs_dilation = plain.dilation, .feature_groups = c->groups, .batch_groups = 1};
+  const tt_convolution numbers = {.spatial = c->spatial,
+                                  .stride = plain.stride,
+                                  .pad_low = plain.pad_low,
+                                  .pad_high = plain.pad_high,
+                                  .lhs_dilation = plain.spread,
+                                  .rhs_dilation = plain.dilation,
+                                  .feature_groups = c->groups,
+                                  .batch_groups = 1};
   return tt_convolve(l, x, filter, &numbers, result);
 }
 
@@ -210,8 +222,12 @@ static tt_value *picture_by_tiles(tt_lowering *l, tt_value *gradient, tt_value *
   int64_t n = gradient->dims[0], o = filter->dims[0] / c->groups, inner = product(filter->rank - 1, filter->dims + 1);
   tt_value *matrix = tt_hlo_reshape(l->b, filter, 3, (int64_t[]){c->groups, o, inner});
   tt_value *rows = tt_hlo_reshape(l->b, gradient, 4, (int64_t[]){n, c->groups, o, product(c->spatial, out)});
-  const tt_dot numbers = {.batch_count = 1, .lhs_batch = (int[]){0}, .rhs_batch = (int[]){1}, .contract_count = 1,
-                          .lhs_contract = (int[]){1}, .rhs_contract = (int[]){2}};
+  const tt_dot numbers = {.batch_count = 1,
+                          .lhs_batch = (int[]){0},
+                          .rhs_batch = (int[]){1},
+                          .contract_count = 1,
+                          .lhs_contract = (int[]){1},
+                          .rhs_contract = (int[]){2}};
   tt_value *x = tt_dot_product(l, matrix, rows, &numbers, result); // [groups, c / groups * taps, n, positions]
   int64_t dims[TILED_RANK] = {n, c->groups * filter->dims[1]}, high[TILED_RANK] = {0}, zero[TILED_RANK] = {0};
   int order[TILED_RANK] = {0, 1};
@@ -256,11 +272,15 @@ tt_value *tt_correlate_picture(tt_lowering *l, tt_value *gradient, tt_value *fil
 static tt_value *filter_by_patches(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel,
                                    const int64_t *out, const tt_correlation *c, tt_dtype result) {
   int64_t o = gradient->dims[1] / c->groups;
-  tt_value *rows = tt_hlo_reshape(l->b, gradient, 4,
-                                  (int64_t[]){x->dims[0], c->groups, o, product(c->spatial, out)});
-  const tt_dot numbers = {.batch_count = 1, .lhs_batch = (int[]){1}, .rhs_batch = (int[]){1}, .contract_count = 2,
-                          .lhs_contract = (int[]){0, 3}, .rhs_contract = (int[]){0, 3}};
-  tt_value *y = tt_dot_product(l, rows, patches(l, x, c, kernel, out), &numbers, result); // [groups, o, c / groups * taps]
+  tt_value *rows = tt_hlo_reshape(l->b, gradient, 4, (int64_t[]){x->dims[0], c->groups, o, product(c->spatial, out)});
+  const tt_dot numbers = {.batch_count = 1,
+                          .lhs_batch = (int[]){1},
+                          .rhs_batch = (int[]){1},
+                          .contract_count = 2,
+                          .lhs_contract = (int[]){0, 3},
+                          .rhs_contract = (int[]){0, 3}};
+  tt_value *y =
+      tt_dot_product(l, rows, patches(l, x, c, kernel, out), &numbers, result); // [groups, o, c / groups * taps]
   int64_t dims[MAX_RANK] = {gradient->dims[1], x->dims[1] / c->groups};
   memcpy(dims + 2, kernel, (size_t)c->spatial * sizeof *kernel);
   return tt_hlo_reshape(l->b, y, x->rank, dims);
@@ -286,14 +306,19 @@ static tt_value *filter_by_convolution(tt_lowering *l, tt_value *x, tt_value *gr
   dims[1] = each;
   dims[2] = c->groups * n;
   x = tt_hlo_reshape(l->b, x, gradient->rank, dims + 1);
-  const tt_convolution numbers = {.spatial = c->spatial, .stride = c->dilation, .pad_low = c->pad_low, .pad_high = high,
-                                  .rhs_dilation = c->stride, .feature_groups = c->groups, .batch_groups = 1,
+  const tt_convolution numbers = {.spatial = c->spatial,
+                                  .stride = c->dilation,
+                                  .pad_low = c->pad_low,
+                                  .pad_high = high,
+                                  .rhs_dilation = c->stride,
+                                  .feature_groups = c->groups,
+                                  .batch_groups = 1,
                                   .dimension_numbers = layouts[c->spatial - 1]};
   return tt_convolve(l, x, gradient, &numbers, result);
 }
 
-tt_value *tt_correlate_filter(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel, const tt_correlation *c,
-                              tt_dtype result) {
+tt_value *tt_correlate_filter(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel,
+                              const tt_correlation *c, tt_dtype result) {
   int64_t taps = product(c->spatial, kernel), positions = product(c->spatial, gradient->dims + 2);
   if (tt_value_count(x) == 0 || tt_value_count(gradient) == 0 || taps == 0) {
     int64_t dims[MAX_RANK] = {gradient->dims[1], x->dims[1] / c->groups};

@@ -25,7 +25,7 @@ tt_value *tt_correlate(tt_lowering *l, tt_value *x, tt_value *filter, const tt_c
 tt_value *tt_correlate_picture(tt_lowering *l, tt_value *gradient, tt_value *filter, const int64_t *size,
                                const tt_correlation *c, tt_dtype result);
 // By the filter, whose spatial sizes are `kernel`: [o, c / groups, kernel...].
-tt_value *tt_correlate_filter(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel, const tt_correlation *c,
-                              tt_dtype result);
+tt_value *tt_correlate_filter(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel,
+                              const tt_correlation *c, tt_dtype result);
 
 #endif // TT_OP_CORRELATE_H_

@@ -5,14 +5,14 @@
 // writes the picture's gradient. Coordinates are in elements; grid coordinates go from -1 to 1.
 #include "op/lowering.h"
 
-enum { LINEAR, NEAREST, CUBIC };         // torch's numbers of interpolation modes
-enum { ZEROS, BORDER, REFLECTION };      // and of padding modes
+enum { LINEAR, NEAREST, CUBIC };    // torch's numbers of interpolation modes
+enum { ZEROS, BORDER, REFLECTION }; // and of padding modes
 enum { MAX_SPATIAL = 3, MAX_TAPS = 4, MAX_ALL_TAPS = 16 };
 
 // One tap along one dimension, each [n, places] in the dtype to compute in.
 typedef struct tap {
-  tt_value *index;      // of an element; meaningless where not `inside`
-  tt_value *inside;     // BOOL
+  tt_value *index;  // of an element; meaningless where not `inside`
+  tt_value *inside; // BOOL
   tt_value *weight;
   tt_value *derivative; // of the weight by the grid's coordinate
 } tap;
@@ -26,7 +26,9 @@ typedef struct grid {
   tap along[MAX_SPATIAL][MAX_TAPS];
 } grid;
 
-static tt_value *number(const grid *g, const tt_value *like, double value) { return tt_hlo_constant_like(g->b, like, value); }
+static tt_value *number(const grid *g, const tt_value *like, double value) {
+  return tt_hlo_constant_like(g->b, like, value);
+}
 static tt_value *plus(const grid *g, tt_value *x, double y) { return tt_hlo_add(g->b, x, number(g, x, y)); }
 static tt_value *times(const grid *g, tt_value *x, double y) { return tt_hlo_multiply(g->b, x, number(g, x, y)); }
 
@@ -64,8 +66,7 @@ static coordinate reflect(const grid *g, coordinate c, double low, double span) 
 }
 
 static coordinate pad(const grid *g, coordinate c, int64_t size) {
-  if (g->padding == REFLECTION)
-    c = g->align ? reflect(g, c, 0, (double)(size - 1)) : reflect(g, c, -0.5, (double)size);
+  if (g->padding == REFLECTION) c = g->align ? reflect(g, c, 0, (double)(size - 1)) : reflect(g, c, -0.5, (double)size);
   return g->padding == ZEROS ? c : clip(g, c, size);
 }
 
@@ -138,19 +139,26 @@ static bool read_grid(tt_lowering *l, int x, int modes, grid *g) {
   static const int taps[] = {2, 1, 4};
   const tt_tensor *picture = tt_tensor_arg(l, x), *t = tt_tensor_arg(l, x + 1);
   tt_arena *arena = tt_builder_arena(l->b);
-  *g = (grid){.b = l->b, .spatial = picture->rank - 2, .size = picture->sizes + 2, .mode = (int)tt_int(l, modes),
-              .padding = (int)tt_int(l, modes + 1), .align = tt_bool(l, modes + 2)};
+  *g = (grid){.b = l->b,
+              .spatial = picture->rank - 2,
+              .size = picture->sizes + 2,
+              .mode = (int)tt_int(l, modes),
+              .padding = (int)tt_int(l, modes + 1),
+              .align = tt_bool(l, modes + 2)};
   if (g->spatial < 2 || g->spatial > MAX_SPATIAL || t->rank != picture->rank || t->sizes[0] != picture->sizes[0])
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "grid_sampler(): expected grid and input to have same batch size, but got input with sizes %s and grid with sizes %s",
+            "grid_sampler(): expected grid and input to have same batch size, but got input with sizes %s and grid "
+            "with sizes %s",
             tt_shape_text(arena, picture->rank, picture->sizes), tt_shape_text(arena, t->rank, t->sizes));
   else if (t->sizes[t->rank - 1] != g->spatial)
-    tt_fail(l, TT_INVALID_ARGUMENT, "grid_sampler(): expected grid to have size %d in last dimension, but got grid with sizes %s",
-            g->spatial, tt_shape_text(arena, t->rank, t->sizes));
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "grid_sampler(): expected grid to have size %d in last dimension, but got grid with sizes %s", g->spatial,
+            tt_shape_text(arena, t->rank, t->sizes));
   else if (g->mode < LINEAR || g->mode > CUBIC || (g->mode == CUBIC && g->spatial != 2))
     tt_fail(l, TT_INVALID_ARGUMENT, "grid_sampler(): bicubic interpolation only supports 4D input");
   else if (t->dtype != picture->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "grid_sampler(): expected input and grid to have same dtype, but input has %s and grid has %s",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "grid_sampler(): expected input and grid to have same dtype, but input has %s and grid has %s",
             tt_dtype_text(picture->dtype), tt_dtype_text(t->dtype));
   if (tt_failed(l)) return false;
   g->taps = taps[g->mode];
@@ -220,9 +228,17 @@ static tt_value *all_weights(const grid *g, int derived) {
 // [n, c, taps, places] of a picture [n, c, plane]; 0 outside.
 static tt_value *read_taps(const grid *g, tt_value *picture, tt_value *at) {
   int64_t slice[] = {1, picture->dims[1], 1};
-  const tt_gather numbers = {.offset_count = 1, .offset_dims = (int[]){1}, .collapsed_count = 1, .collapsed_dims = (int[]){2},
-                             .batching_count = 1, .operand_batching_dims = (int[]){0}, .index_batching_dims = (int[]){0},
-                             .map_count = 1, .start_index_map = (int[]){2}, .index_vector_dim = 3, .slice_sizes = slice};
+  const tt_gather numbers = {.offset_count = 1,
+                             .offset_dims = (int[]){1},
+                             .collapsed_count = 1,
+                             .collapsed_dims = (int[]){2},
+                             .batching_count = 1,
+                             .operand_batching_dims = (int[]){0},
+                             .index_batching_dims = (int[]){0},
+                             .map_count = 1,
+                             .start_index_map = (int[]){2},
+                             .index_vector_dim = 3,
+                             .slice_sizes = slice};
   tt_value *values = tt_hlo_gather(g->b, picture, at, &numbers);
   tt_value *inside = tt_hlo_compare(g->b, TT_LT, at, number(g, at, (double)picture->dims[2]));
   return select_zero(g, tt_hlo_broadcast_in_dim(g->b, inside, 4, values->dims, (int[]){0, 2, 3}), values);
@@ -231,10 +247,16 @@ static tt_value *read_taps(const grid *g, tt_value *picture, tt_value *at) {
 // Adds updates [n, c, taps, places] into zeros [n, c, plane].
 static tt_value *add_taps(const grid *g, tt_value *updates, tt_value *at, int64_t plane) {
   tt_value *zeros = tt_hlo_splat(g->b, updates->dtype, 3, (int64_t[]){g->n, updates->dims[1], plane}, 0);
-  const tt_scatter numbers = {.window_count = 1, .update_window_dims = (int[]){1}, .inserted_count = 1,
-                              .inserted_window_dims = (int[]){2}, .batching_count = 1, .input_batching_dims = (int[]){0},
-                              .index_batching_dims = (int[]){0}, .map_count = 1,
-                              .scatter_dims_to_operand_dims = (int[]){2}, .index_vector_dim = 3};
+  const tt_scatter numbers = {.window_count = 1,
+                              .update_window_dims = (int[]){1},
+                              .inserted_count = 1,
+                              .inserted_window_dims = (int[]){2},
+                              .batching_count = 1,
+                              .input_batching_dims = (int[]){0},
+                              .index_batching_dims = (int[]){0},
+                              .map_count = 1,
+                              .scatter_dims_to_operand_dims = (int[]){2},
+                              .index_vector_dim = 3};
   return tt_hlo_scatter(g->b, zeros, at, updates, &numbers, TT_COMBINE_ADD);
 }
 

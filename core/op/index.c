@@ -146,7 +146,7 @@ bool tt_map_advanced(tt_lowering *l, tt_index_map *map, tt_value *x, int arg, in
   return !tt_failed(l);
 }
 
-// Masks do not come here: the result's shape is their count, so whoever calls has made index tensors of them.
+// Masks do not come here: the result's shape is their count, so the bridge has made index tensors of them.
 void tt_lower_index(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0);
   tt_index_map map;
@@ -239,7 +239,7 @@ void tt_lower_repeat_interleave(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "repeat_interleave only accept 1D vector as repeat");
   else if (!tt_is_index_dtype(repeats->dtype))
     tt_fail(l, TT_INVALID_ARGUMENT, "repeats has to be Long or Int tensor");
-  else if (!tt_has(l, 1)) // the sum of the repeats is the size of the result: whoever calls reads it first
+  else if (!tt_has(l, 1)) // the sum of the repeats is the size of the result: the bridge reads it first
     tt_fail(l, TT_NOT_IMPLEMENTED, "repeat_interleave of a tensor needs output_size");
   if (tt_failed(l)) return;
   int64_t size = tt_int(l, 1);

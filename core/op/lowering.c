@@ -197,6 +197,12 @@ static tt_value *slot_digit(void *user, const tt_digit *digit) {
   return c->l->source.start(c->l->source.user, c->slot, digit);
 }
 
+// Between what is stored and what the tensor means, in either direction.
+static tt_value *apply_bits(tt_lowering *l, const tt_tensor *t, tt_value *x) {
+  if (t->conj) x = tt_hlo_conj(l->b, x);
+  return t->negative ? tt_hlo_negate(l->b, x) : x;
+}
+
 tt_value *tt_lowering_read(tt_lowering *l, int slot) {
   if (l->operands[slot]) return l->operands[slot];
   const tt_tensor *t = &l->tensors[slot];
@@ -209,7 +215,7 @@ tt_value *tt_lowering_read(tt_lowering *l, int slot) {
     digit_context context = {l, slot};
     tt_view_match(x->rank, x->dims, t->rank, t->sizes, t->strides, t->offset, &view);
     if (!tt_builder_failed(l->b))
-      x = tt_emit_view_read(l->b, x, &view, t->rank, t->sizes, t->strides, slot_digit, &context);
+      x = apply_bits(l, t, tt_emit_view_read(l->b, x, &view, t->rank, t->sizes, t->strides, slot_digit, &context));
   }
   return l->operands[slot] = x;
 }
@@ -265,7 +271,7 @@ tt_value *tt_lowering_store(tt_lowering *l, int slot, tt_value *value, tt_value 
                                           tt_shape_text(arena, t->rank, t->sizes),
                                           tt_shape_text(arena, value->rank, value->dims)));
   }
-  value = tt_hlo_convert(l->b, value, t->dtype);
+  value = apply_bits(l, t, tt_hlo_convert(l->b, value, t->dtype));
   if (tt_tensor_covers(t, byte_size)) return store_covering(l, t, value);
   if (!base) { // uninitialised so far: zeros
     int64_t count = byte_size / tt_dtype_size(t->dtype);

@@ -30,9 +30,11 @@ static const char *cpp_text(tt_dtype dtype) {
   }
 }
 
-static void check_same_dtype(tt_lowering *l, const char *x_name, const tt_tensor *x, const char *y_name, const tt_tensor *y) {
+static void check_same_dtype(tt_lowering *l, const char *x_name, const tt_tensor *x, const char *y_name,
+                             const tt_tensor *y) {
   if (x->dtype != y->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "%s and %s must have the same dtype, but got %s and %s", x_name, y_name, text(x), text(y));
+    tt_fail(l, TT_INVALID_ARGUMENT, "%s and %s must have the same dtype, but got %s and %s", x_name, y_name, text(x),
+            text(y));
 }
 
 // Tensor.expand's check: may `t` be broadcast to these sizes?
@@ -41,10 +43,11 @@ static void check_expands(tt_lowering *l, const tt_tensor *t, int rank, const in
   for (int i = 0; i < t->rank; ++i) {
     int64_t size = t->sizes[t->rank - 1 - i], target = i < rank ? sizes[rank - 1 - i] : 0;
     if (i < rank && (size == target || size == 1)) continue;
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "The expanded size of the tensor (%lld) must match the existing size (%lld) at non-singleton dimension %d.  "
-            "Target sizes: %s.  Tensor sizes: %s",
-            (long long)target, (long long)size, rank - 1 - i, tt_shape_text(arena, rank, sizes), sizes_text(l, t));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "The expanded size of the tensor (%lld) must match the existing size (%lld) at non-singleton dimension %d.  "
+        "Target sizes: %s.  Tensor sizes: %s",
+        (long long)target, (long long)size, rank - 1 - i, tt_shape_text(arena, rank, sizes), sizes_text(l, t));
     return;
   }
 }
@@ -151,8 +154,8 @@ void tt_lower_addbmm(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "batch1 and batch2 must have same number of batches, got %lld and %lld",
             (long long)x->sizes[0], (long long)y->sizes[0]);
   if (x->sizes[2] != y->sizes[1])
-    tt_fail(l, TT_INVALID_ARGUMENT, "Incompatible matrix sizes for bmm (%lldx%lld and %lldx%lld)", (long long)x->sizes[1],
-            (long long)x->sizes[2], (long long)y->sizes[1], (long long)y->sizes[2]);
+    tt_fail(l, TT_INVALID_ARGUMENT, "Incompatible matrix sizes for bmm (%lldx%lld and %lldx%lld)",
+            (long long)x->sizes[1], (long long)x->sizes[2], (long long)y->sizes[1], (long long)y->sizes[2]);
   check_expands(l, self, 2, (int64_t[]){x->sizes[1], y->sizes[2]});
   check_same_dtype(l, "self", self, "mat2", y);
   check_same_dtype(l, "mat1", x, "mat2", y);
@@ -184,8 +187,8 @@ void tt_lower_mv(tt_lowering *l) {
             (long long)matrix->sizes[0], (long long)matrix->sizes[0], (long long)matrix->sizes[1],
             (long long)vector->sizes[0]);
   else if (matrix->dtype != vector->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "addmv input tensors must have the same dtype, but got %s, %s, and %s", text(vector),
-            text(matrix), text(vector));
+    tt_fail(l, TT_INVALID_ARGUMENT, "addmv input tensors must have the same dtype, but got %s, %s, and %s",
+            text(vector), text(matrix), text(vector));
   if (tt_failed(l)) return;
   tt_set_result(l, 0, matrix_vector(l, 0, 1, vector->dtype));
 }
@@ -195,12 +198,14 @@ static void lower_vector_product(tt_lowering *l, bool conjugate) {
   if (x->rank != 1 || y->rank != 1)
     tt_fail(l, TT_INVALID_ARGUMENT, "1D tensors expected, but got %dD and %dD tensors", x->rank, y->rank);
   else if (x->dtype != y->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "dot : expected both vectors to have same dtype, but found %s and %s", text(x), text(y));
+    tt_fail(l, TT_INVALID_ARGUMENT, "dot : expected both vectors to have same dtype, but found %s and %s", text(x),
+            text(y));
   else if (x->sizes[0] != y->sizes[0])
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "inconsistent tensor size, expected tensor %s and src %s to have the same number of elements, but got %lld and "
-            "%lld elements respectively",
-            sizes_text(l, x), sizes_text(l, y), (long long)x->sizes[0], (long long)y->sizes[0]);
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "inconsistent tensor size, expected tensor %s and src %s to have the same number of elements, but got %lld and "
+        "%lld elements respectively",
+        sizes_text(l, x), sizes_text(l, y), (long long)x->sizes[0], (long long)y->sizes[0]);
   if (tt_failed(l)) return;
   tt_value *left = tt_operand(l, 0);
   if (conjugate && tt_dtype_is_complex(x->dtype)) left = tt_hlo_conj(l->b, left);
@@ -218,7 +223,8 @@ static void check_addr_number(tt_lowering *l, int arg, const char *name, tt_dtyp
     tt_fail(l, TT_INVALID_ARGUMENT, "Boolean %s only supported for Boolean results.", name);
   bool integral = dtype == TT_BOOL || tt_dtype_is_integral(dtype);
   if (integral && (tt_dtype_is_float(number) || tt_dtype_is_complex(number)))
-    tt_fail(l, TT_INVALID_ARGUMENT, "For integral input tensors, argument %s must not be a floating point number.", name);
+    tt_fail(l, TT_INVALID_ARGUMENT, "For integral input tensors, argument %s must not be a floating point number.",
+            name);
 }
 
 // An outer product is elementwise, so float32 is exact; for bool the sum is `or` and the product is `and`.
@@ -252,7 +258,8 @@ void tt_lower_int_mm(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: self.size(1) needs to match mat2.size(0) but got %lld and %lld",
             (long long)x->sizes[1], (long long)y->sizes[0]);
   else if (x->dtype != TT_S8 && x->dtype != TT_U8)
-    tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got %s", cpp_text(x->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got %s",
+            cpp_text(x->dtype));
   else if (y->dtype != TT_S8)
     tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected mat2 dtype to be int8 but got %s", cpp_text(y->dtype));
   if (tt_failed(l)) return;
@@ -277,12 +284,15 @@ static tt_value *scale(tt_lowering *l, int arg, tt_value *x) {
 void tt_lower_scaled_mm(tt_lowering *l) {
   const tt_tensor *x = tt_tensor_arg(l, 0), *y = tt_tensor_arg(l, 1);
   if (x->rank != 2 || y->rank != 2 || x->sizes[1] != y->sizes[0])
-    tt_fail(l, TT_INVALID_ARGUMENT, "mat_a and mat_b shapes cannot be multiplied (%s and %s)", sizes_text(l, x), sizes_text(l, y));
+    tt_fail(l, TT_INVALID_ARGUMENT, "mat_a and mat_b shapes cannot be multiplied (%s and %s)", sizes_text(l, x),
+            sizes_text(l, y));
   else if (!is_f8(x) || !is_f8(y) || !is_scale(tt_tensor_arg(l, 2), x->sizes[0], 1) ||
            !is_scale(tt_tensor_arg(l, 3), 1, y->sizes[1]))
     tt_fail(l, TT_VALUE,
-            "Invalid scaling configuration.\n- For TensorWise scaling, a and b should be float8, scales should be float and "
-            "singletons.\n- For RowWise scaling, a and b should be float8, scales should be float, scale_a should be (%lld, 1) "
+            "Invalid scaling configuration.\n- For TensorWise scaling, a and b should be float8, scales should be "
+            "float and "
+            "singletons.\n- For RowWise scaling, a and b should be float8, scales should be float, scale_a should be "
+            "(%lld, 1) "
             "and scale_b should be (1, %lld).",
             (long long)x->sizes[0], (long long)y->sizes[1]);
   if (tt_failed(l)) return;
@@ -290,6 +300,7 @@ void tt_lower_scaled_mm(tt_lowering *l) {
   tt_value *product = tt_matmul_2d(l, tt_operand(l, 0), tt_operand(l, 1), TT_F32);
   product = scale(l, 3, scale(l, 2, product));
   if (tt_has(l, 4)) product = tt_add(l, product, tt_operand_as(l, 4, TT_F32));
-  if (tt_has(l, 5) && tt_has(l, 6) && tt_dtype_size(dtype) == 1) product = tt_div(l, product, tt_operand_as(l, 5, TT_F32));
+  if (tt_has(l, 5) && tt_has(l, 6) && tt_dtype_size(dtype) == 1)
+    product = tt_div(l, product, tt_operand_as(l, 5, TT_F32));
   tt_set_result(l, 0, tt_hlo_convert(l->b, product, dtype));
 }

@@ -131,8 +131,7 @@ static maxima scan_dim(tt_lowering *l, maxima m, const tt_pool *p, int i) {
     end[o] = start[o] + (p->kernel[i] - 1) * p->dilation[i] + 1;
     while (start[o] < 0) start[o] += p->dilation[i]; // so that the remainder is of a positive number
   }
-  return scan_masked(l, m, p->lead + i, p->out[i],
-                     window_mask(l, p->out[i], p->in[i], start, end, p->dilation[i]));
+  return scan_masked(l, m, p->lead + i, p->out[i], window_mask(l, p->out[i], p->in[i], start, end, p->dilation[i]));
 }
 
 static void set_maxima(tt_lowering *l, maxima m) {
@@ -170,7 +169,8 @@ void tt_lower_max_pool2d_with_indices(tt_lowering *l) {
 
 static void check_triple(tt_lowering *l, int arg, const char *text, bool may_be_empty) {
   int count = tt_list_count(l, arg);
-  if (count != 1 && count != 3 && !(may_be_empty && count == 0)) tt_fail(l, TT_INVALID_ARGUMENT, "max_pool3d: %s", text);
+  if (count != 1 && count != 3 && !(may_be_empty && count == 0))
+    tt_fail(l, TT_INVALID_ARGUMENT, "max_pool3d: %s", text);
 }
 
 // The sizes of a picture with its channels, as torch's pools write them: "3x6x6x6".
@@ -206,14 +206,16 @@ static bool read_max_pool3d(tt_lowering *l, int x, int first, tt_pool *p) {
     else if (p->padding[i] < 0)
       tt_fail(l, TT_INVALID_ARGUMENT, "pad must be non-negative, but got pad: %lld", (long long)p->padding[i]);
     else if (p->padding[i] > ((p->kernel[i] - 1) * p->dilation[i] + 1) / 2)
-      tt_fail(l, TT_INVALID_ARGUMENT,
-              "pad should be at most half of effective kernel size, but got pad=%lld, kernel_size=%lld and dilation=%lld",
-              (long long)p->padding[i], (long long)p->kernel[i], (long long)p->dilation[i]);
+      tt_fail(
+          l, TT_INVALID_ARGUMENT,
+          "pad should be at most half of effective kernel size, but got pad=%lld, kernel_size=%lld and dilation=%lld",
+          (long long)p->padding[i], (long long)p->kernel[i], (long long)p->dilation[i]);
   }
   for (int i = t->rank - 4; i < t->rank && !tt_failed(l); ++i)
     if (t->sizes[i] == 0)
       tt_fail(l, TT_INVALID_ARGUMENT,
-              "max_pool3d_with_indices_out_cpu_template(): Expected input's non-batch dimensions to have positive length, but "
+              "max_pool3d_with_indices_out_cpu_template(): Expected input's non-batch dimensions to have positive "
+              "length, but "
               "input has a shape of %s and non-batch dimension %d has length zero!",
               tt_shape_text(tt_builder_arena(l->b), t->rank, t->sizes), i - t->rank + 4);
   if (tt_failed(l)) return false;
@@ -241,7 +243,8 @@ static int64_t covering(const tt_pool *p, int i) { return (p->kernel[i] - 1) * p
 // one to cover that element along dimension i; `fill` where there is no such window.
 static tt_value *seen_from_dim(tt_lowering *l, tt_value *x, const tt_pool *p, int i, int64_t back, tt_value *fill) {
   tt_builder *b = l->b;
-  int64_t low[TT_POOL_MAX_RANK] = {0}, high[TT_POOL_MAX_RANK] = {0}, none[TT_POOL_MAX_RANK] = {0}, dims[TT_POOL_MAX_RANK + 1];
+  int64_t low[TT_POOL_MAX_RANK] = {0}, high[TT_POOL_MAX_RANK] = {0}, none[TT_POOL_MAX_RANK] = {0},
+          dims[TT_POOL_MAX_RANK + 1];
   int map[TT_POOL_MAX_RANK], dim = p->lead + i;
   int64_t last = (p->in[i] - 1 + p->padding[i]) / p->stride[i]; // the last window to cover the last element
   low[dim] = back;
@@ -281,9 +284,11 @@ static tt_value *backward_by_windows(tt_lowering *l, tt_value *gradient, tt_valu
 }
 
 // values [lead..., out...] put into zeros [lead..., in...] at flat positions.
-static tt_value *scatter_plane(tt_lowering *l, tt_value *values, tt_value *position, const tt_pool *p, tt_combine combine) {
+static tt_value *scatter_plane(tt_lowering *l, tt_value *values, tt_value *position, const tt_pool *p,
+                               tt_combine combine) {
   tt_builder *b = l->b;
-  int64_t lead = tt_pool_product(p->lead, values->dims), places = tt_pool_product(values->rank - p->lead, values->dims + p->lead);
+  int64_t lead = tt_pool_product(p->lead, values->dims),
+          places = tt_pool_product(values->rank - p->lead, values->dims + p->lead);
   int64_t plane[] = {lead, tt_pool_product(p->spatial, p->in)}, rows[] = {lead, places}, dims[TT_POOL_MAX_RANK];
   for (int i = 0; i < p->lead; ++i) dims[i] = values->dims[i];
   memcpy(dims + p->lead, p->in, (size_t)p->spatial * sizeof *dims);
@@ -326,7 +331,8 @@ static void check_pooled(tt_lowering *l, int arg, const tt_tensor *x, const tt_p
     int64_t size = i < p->lead ? x->sizes[i] : p->out[i - p->lead];
     if (t->rank != x->rank || t->sizes[i] != size)
       tt_fail(l, TT_INVALID_ARGUMENT,
-              "Expected a tensor of dimension %d and tensor.size[%d] == %lld but got: dimension %d and tensor.size[%d] = %lld",
+              "Expected a tensor of dimension %d and tensor.size[%d] == %lld but got: dimension %d and tensor.size[%d] "
+              "= %lld",
               x->rank, i, (long long)size, t->rank, i, i < t->rank ? (long long)t->sizes[i] : 0);
   }
 }
@@ -417,17 +423,20 @@ static void check_unpool(tt_lowering *l, int spatial, int count) {
   else if (count != spatial)
     tt_fail(l, TT_INVALID_ARGUMENT, "There should be exactly %s in output_size, but got %d elements.", names, count);
   else if (x->rank != spatial + 1 && x->rank != spatial + 2)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Input to max_unpooling%dd should be a %dd or %dd Tensor, but got a tensor with %d dimensions.",
-            spatial, spatial + 1, spatial + 2, x->rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Input to max_unpooling%dd should be a %dd or %dd Tensor, but got a tensor with %d dimensions.", spatial,
+            spatial + 1, spatial + 2, x->rank);
   for (int i = 0; i < x->rank && !tt_failed(l); ++i)
     if (t->rank != x->rank || t->sizes[i] != x->sizes[i])
-      tt_fail(l, TT_INVALID_ARGUMENT,
-              "Expected shape of indices to be same as that of the input tensor (%s) but got indices tensor with shape: %s",
-              tt_shape_text(arena, x->rank, x->sizes), tt_shape_text(arena, t->rank, t->sizes));
+      tt_fail(
+          l, TT_INVALID_ARGUMENT,
+          "Expected shape of indices to be same as that of the input tensor (%s) but got indices tensor with shape: %s",
+          tt_shape_text(arena, x->rank, x->sizes), tt_shape_text(arena, t->rank, t->sizes));
   for (int i = 1; i < spatial + 1 && !tt_failed(l); ++i)
     if (x->sizes[x->rank - spatial - 1 + i] == 0)
       tt_fail(l, TT_INVALID_ARGUMENT,
-              "max_unpooling%dd_forward_out_cpu(): Expected input to have non-zero size for non-batch dimensions, but got %s "
+              "max_unpooling%dd_forward_out_cpu(): Expected input to have non-zero size for non-batch dimensions, but "
+              "got %s "
               "with dimension %d being empty.",
               spatial, tt_shape_text(arena, x->rank, x->sizes), x->rank - spatial - 1 + i);
 }
@@ -454,7 +463,8 @@ void tt_lower_max_unpool3d(tt_lowering *l) {
   const int64_t *stride = tt_ints(l, 3, &strides);
   tt_ints(l, 4, &paddings);
   if (strides != 3 || paddings != 3)
-    tt_fail(l, TT_INVALID_ARGUMENT, "There should be exactly three elements (depth, height, width) in %s, but got: %d elements.",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "There should be exactly three elements (depth, height, width) in %s, but got: %d elements.",
             strides != 3 ? "stride" : "padding", strides != 3 ? strides : paddings);
   else if (stride[0] <= 0 || stride[1] <= 0 || stride[2] <= 0)
     tt_fail(l, TT_INVALID_ARGUMENT, "strides should be greater than zero, but got stride: %s",
@@ -489,7 +499,8 @@ static maxima scan_fractional(tt_lowering *l, tt_value *x, const tt_pool *p, tt_
   memcpy(dims + 2, p->out, (size_t)p->spatial * sizeof *dims);
   tt_value *starts[TT_POOL_MAX];
   for (int i = 0; i < p->spatial; ++i)
-    starts[i] = tt_hlo_broadcast_in_dim(b, fractional_starts(l, p, samples, i), 2 + p->spatial, dims, (int[]){0, 1, 2 + i});
+    starts[i] =
+        tt_hlo_broadcast_in_dim(b, fractional_starts(l, p, samples, i), 2 + p->spatial, dims, (int[]){0, 1, 2 + i});
   int64_t places = tt_pool_product(p->spatial, p->out);
   tt_value *plane = tt_hlo_reshape(b, x, 2, (int64_t[]){n * c, tt_pool_product(p->spatial, p->in)});
   maxima best = {NULL, NULL};
@@ -532,7 +543,8 @@ void tt_lower_fractional_max_pool(tt_lowering *l) {
   maxima m = scan_fractional(l, x, &p, samples);
   int64_t dims[TT_POOL_MAX_RANK];
   for (int i = 0; i < t->rank; ++i) dims[i] = i < p.lead ? t->sizes[i] : p.out[i - p.lead];
-  set_maxima(l, (maxima){tt_hlo_reshape(l->b, m.value, t->rank, dims), tt_hlo_reshape(l->b, m.position, t->rank, dims)});
+  set_maxima(l,
+             (maxima){tt_hlo_reshape(l->b, m.value, t->rank, dims), tt_hlo_reshape(l->b, m.position, t->rank, dims)});
 }
 
 // (grad_output, self, kernel_size, output_size, indices)

@@ -22,8 +22,10 @@ void tt_pool_read(tt_lowering *l, const tt_tensor *x, int spatial, int first, in
   read_sizes(l, first, spatial, ones, p->kernel);
   read_sizes(l, first + 1, spatial, p->kernel, p->stride);
   read_sizes(l, first + 2, spatial, none, p->padding);
-  if (dilation_arg >= 0) read_sizes(l, dilation_arg, spatial, ones, p->dilation);
-  else memcpy(p->dilation, ones, sizeof p->dilation);
+  if (dilation_arg >= 0)
+    read_sizes(l, dilation_arg, spatial, ones, p->dilation);
+  else
+    memcpy(p->dilation, ones, sizeof p->dilation);
   memcpy(p->in, x->sizes + p->lead, (size_t)spatial * sizeof *p->in);
 }
 

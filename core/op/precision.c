@@ -10,7 +10,8 @@
 typedef tt_value *(*product_fn)(tt_lowering *l, tt_value *x, tt_value *y, const void *numbers, tt_dtype result,
                                 tt_precision precision);
 
-static tt_value *dot(tt_lowering *l, tt_value *x, tt_value *y, const void *numbers, tt_dtype result, tt_precision precision) {
+static tt_value *dot(tt_lowering *l, tt_value *x, tt_value *y, const void *numbers, tt_dtype result,
+                     tt_precision precision) {
   return tt_hlo_dot_general(l->b, x, y, numbers, result, precision);
 }
 
@@ -60,7 +61,8 @@ static tt_value *low_part(tt_lowering *l, tt_value *x, tt_value *high) {
 }
 
 // float32 by the precision in force, where precision attributes do nothing.
-static tt_value *in_passes(tt_lowering *l, tt_value *x, tt_value *y, product_fn product, const void *numbers, bool bf16_dot) {
+static tt_value *in_passes(tt_lowering *l, tt_value *x, tt_value *y, product_fn product, const void *numbers,
+                           bool bf16_dot) {
   if (l->precision == TT_PRECISION_HIGHEST) return product(l, x, y, numbers, TT_F32, l->precision);
   tt_value *high_x = high_part(l, x), *high_y = high_part(l, y);
   if (l->precision == TT_PRECISION_MEDIUM) {
@@ -114,7 +116,11 @@ tt_value *tt_matmul_2d(tt_lowering *l, tt_value *x, tt_value *y, tt_dtype result
 tt_value *tt_matmul_3d(tt_lowering *l, tt_value *x, tt_value *y, tt_dtype result) {
   const int batch[] = {0};
   return tt_dot_product(l, x, y,
-                        &(tt_dot){.batch_count = 1, .lhs_batch = batch, .rhs_batch = batch, .contract_count = 1,
-                                  .lhs_contract = (int[]){2}, .rhs_contract = (int[]){1}},
+                        &(tt_dot){.batch_count = 1,
+                                  .lhs_batch = batch,
+                                  .rhs_batch = batch,
+                                  .contract_count = 1,
+                                  .lhs_contract = (int[]){2},
+                                  .rhs_contract = (int[]){1}},
                         result);
 }

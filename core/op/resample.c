@@ -10,7 +10,7 @@
 #include "op/taps.h"
 
 typedef struct kind {
-  bool has_align;             // takes align_corners; bytes are rounded
+  bool has_align; // takes align_corners; bytes are rounded
   // Positions and weights of one dimension.
   bool (*map)(tt_lowering *l, const struct kind *kind, int64_t in, int64_t out, bool align, double scale, bool wide,
               tt_taps *taps);
@@ -122,8 +122,8 @@ static double filter_lanczos(double x) {
   return x < 3 ? sinc(pi * x) * sinc(pi * x / 3) : 0;
 }
 
-static bool map_antialias(tt_lowering *l, const kind *kind, int64_t in, int64_t out, bool align, double scale, bool wide,
-                       tt_taps *taps) {
+static bool map_antialias(tt_lowering *l, const kind *kind, int64_t in, int64_t out, bool align, double scale,
+                          bool wide, tt_taps *taps) {
   double ratio = step(in, out, align, scale, wide), spread = ratio >= 1 ? ratio : 1;
   double support = kind->support * spread;
   int64_t most = (int64_t)ceil(support) * 2 + 1;

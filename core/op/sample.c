@@ -115,24 +115,34 @@ static void key_greater(tt_builder *b, tt_value *const *arguments, tt_value **re
   results[0] = tt_hlo_compare(b, TT_GT, arguments[0], arguments[1]);
 }
 
-// The `count` greatest of p / exponential draws: a sample without replacement in the order of drawing (Gumbel's trick). Floats
-// that are not negative sort as their bits do, so key and category go into one 64-bit integer, which XLA sorts several times
-// faster than a key with a payload.
+// The `count` greatest keys of each row, which are floats that are not negative: their columns, greatest first.
+static tt_value *greatest_columns(tt_builder *b, tt_value *keys, int64_t count) {
+  tt_value *columns = tt_hlo_iota(b, TT_S32, 2, keys->dims, 1), *pair[] = {keys, columns}, *sorted[2];
+  if (count > 1 && count <= keys->dims[1] / 16) { // XLA makes a selection of this sort
+    tt_hlo_sort(b, 2, pair, 1, true, key_greater, NULL, sorted);
+    return tt_hlo_slice_dim(b, sorted[1], 1, 0, count, 1);
+  }
+  // Such floats are ordered as their bits are, so key and column go into one 64-bit integer: reduced or sorted several times
+  // faster than a key with a payload.
+  tt_value *bits = tt_hlo_convert(b, tt_hlo_bitcast_convert(b, keys, TT_U32, 2, keys->dims), TT_U64);
+  bits = tt_hlo_shift_left(b, bits, tt_hlo_constant_like(b, bits, 32));
+  tt_value *packed = tt_hlo_or(b, bits, tt_hlo_convert(b, columns, TT_U64));
+  if (count == 1) {
+    packed = tt_hlo_unsqueeze_dim(b, tt_hlo_reduce(b, packed, TT_REDUCE_MAX, 1, (int[]){1}), 1);
+  } else {
+    tt_hlo_sort(b, 1, &packed, 1, false, key_greater, NULL, sorted);
+    packed = tt_hlo_slice_dim(b, sorted[0], 1, 0, count, 1);
+  }
+  return tt_hlo_and(b, packed, tt_hlo_constant_like(b, packed, (double)UINT32_MAX));
+}
+
+// The categories with the greatest p / exponential draw: a sample without replacement in the order of drawing (Gumbel's trick).
 static tt_value *race(tt_lowering *l, tt_value *p, int64_t count) {
   tt_builder *b = l->b;
   tt_value *greatest = tt_hlo_reduce(b, p, TT_REDUCE_MAX, 1, (int[]){1}); // scaled by it, no key overflows
   p = tt_hlo_divide(b, p, tt_hlo_broadcast_in_dim(b, greatest, 2, p->dims, (int[]){0}));
-  tt_value *keys = tt_hlo_convert(b, tt_hlo_divide(b, p, tt_random_exponential(l, 3, p->dtype, 2, p->dims)), TT_F32);
-  tt_value *bits = tt_hlo_convert(b, tt_hlo_bitcast_convert(b, keys, TT_U32, 2, p->dims), TT_U64), *winners;
-  bits = tt_hlo_shift_left(b, bits, tt_hlo_constant_like(b, bits, 32));
-  tt_value *packed = tt_hlo_or(b, bits, tt_hlo_iota(b, TT_U64, 2, p->dims, 1));
-  if (count == 1) {
-    winners = tt_hlo_unsqueeze_dim(b, tt_hlo_reduce(b, packed, TT_REDUCE_MAX, 1, (int[]){1}), 1);
-  } else {
-    tt_hlo_sort(b, 1, &packed, 1, false, key_greater, NULL, &winners);
-    winners = tt_hlo_slice_dim(b, winners, 1, 0, count, 1);
-  }
-  return tt_hlo_and(b, winners, tt_hlo_constant_like(b, winners, (double)UINT32_MAX));
+  tt_value *keys = tt_hlo_divide(b, p, tt_random_exponential(l, 3, p->dtype, 2, p->dims));
+  return greatest_columns(b, tt_hlo_convert(b, keys, TT_F32), count);
 }
 
 // How many entries of each row of `sorted` [m, n] are <= the thresholds [m, k]: [m, k].

@@ -9,6 +9,7 @@
 #include "op/lowering.h"
 #include "run/call.h"
 #include "run/internal.h"
+#include "run/staging.h"
 
 // --- the programs -----------------------------------------------------------------------------------------------------------
 
@@ -88,12 +89,54 @@ static void on_transfer_done(tt_status status, void *user) {
   tt_free(release);
 }
 
-// Starts the transfer; `done` is called exactly once unless it is NULL.
-static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user), void *user,
-                        tt_buffer **out_buffer) {
-  tt_counter_add(TT_COUNTER_bytes_to_device, layout->byte_size);
-  if (!done)
-    return tt_buffer_from_host(device, data, layout->dtype, layout->rank, layout->dims, TT_HOST_COPY, NULL, out_buffer);
+// Calls release->done when `event` is ready; `event` is released.
+static void release_when(tt_event *event, host_release *release) {
+  tt_status status = tt_event_on_ready(event, on_transfer_done, release);
+  if (status) { // no callback will come: wait here
+    tt_status_free(status);
+    tt_status_free(tt_event_wait(event));
+    on_transfer_done(TT_SUCCESS, release);
+  }
+  tt_event_release(event);
+}
+
+typedef struct staged_block {
+  void *block;
+  int64_t byte_size;
+} staged_block;
+
+static void give_back_block(void *user) {
+  staged_block *staged = user;
+  tt_staging_give_back(staged->block, staged->byte_size);
+  tt_free(staged);
+}
+
+// Copies the data into a warm block that becomes the buffer. *out_buffer stays NULL if there is no block to be had.
+static tt_status upload_staged(tt_device *device, const void *data, const tt_layout *layout, tt_buffer **out_buffer) {
+  staged_block *staged = tt_malloc(sizeof *staged);
+  host_release *release = tt_malloc(sizeof *release);
+  void *block = staged && release ? tt_staging_take(layout->byte_size) : NULL;
+  if (!block) {
+    tt_free(staged);
+    tt_free(release);
+    return TT_SUCCESS;
+  }
+  *staged = (staged_block){block, layout->byte_size};
+  *release = (host_release){give_back_block, staged};
+  memcpy(block, data, (size_t)layout->byte_size);
+  tt_event event = {0};
+  tt_status status = tt_buffer_from_host(device, block, layout->dtype, layout->rank, layout->dims, TT_HOST_ZERO_COPY, &event,
+                                         out_buffer);
+  if (status)
+    on_transfer_done(TT_SUCCESS, release);
+  else
+    release_when(&event, release);
+  return status;
+}
+
+// The plugin copies, and tells when it is done with the host's memory.
+static tt_status upload_asynchronously(tt_device *device, const void *data, const tt_layout *layout,
+                                       void (*done)(void *user), void *user, tt_buffer **out_buffer) {
   host_release *release = tt_malloc(sizeof *release);
   tt_event event = {0};
   tt_status status = release ? tt_buffer_from_host(device, data, layout->dtype, layout->rank, layout->dims,
@@ -105,14 +148,24 @@ static tt_status upload(tt_device *device, const void *data, const tt_layout *la
     return status;
   }
   *release = (host_release){done, user};
-  status = tt_event_on_ready(&event, on_transfer_done, release);
-  if (status) { // no callback will come: wait here
-    tt_status_free(status);
-    tt_status_free(tt_event_wait(&event));
-    on_transfer_done(TT_SUCCESS, release);
-  }
-  tt_event_release(&event);
+  release_when(&event, release);
   return TT_SUCCESS;
+}
+
+// Starts the transfer; `done` is called exactly once unless it is NULL.
+static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user), void *user,
+                        tt_buffer **out_buffer) {
+  tt_counter_add(TT_COUNTER_bytes_to_device, layout->byte_size);
+  *out_buffer = NULL;
+  tt_status status = TT_SUCCESS;
+  if (tt_client_is_host(device->client) && layout->byte_size >= TT_STAGING_MIN_BYTES)
+    status = upload_staged(device, data, layout, out_buffer);
+  if (status || *out_buffer) {
+    if (done) done(user);
+    return status;
+  }
+  if (done) return upload_asynchronously(device, data, layout, done, user, out_buffer);
+  return tt_buffer_from_host(device, data, layout->dtype, layout->rank, layout->dims, TT_HOST_COPY, NULL, out_buffer);
 }
 
 // A temporary storage with the host's data, dense, with the tensor's sizes.
@@ -192,6 +245,7 @@ static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int6
 
 // Can these bytes be taken from the storage's memory without a program?
 static bool is_plain_range(const tt_tensor *t, bool blocking) {
+  if (t->conj || t->negative) return false;
   if (covers_densely(t)) return true;
   return blocking && is_dense(t) && tt_client_is_host(t->storage->device->client);
 }
@@ -225,7 +279,7 @@ tt_status tt_item(const tt_tensor *tensor, void *out_element) { return tt_copy_t
 // --- between tensors --------------------------------------------------------------------------------------------------------------
 
 static bool same_window(const tt_tensor *a, const tt_tensor *b) {
-  if (a->rank != b->rank || a->dtype != b->dtype) return false;
+  if (a->rank != b->rank || a->dtype != b->dtype || a->conj != b->conj || a->negative != b->negative) return false;
   for (int i = 0; i < a->rank; ++i)
     if (a->sizes[i] != b->sizes[i] || (a->sizes[i] != 1 && a->strides[i] != b->strides[i])) return false;
   return true;

@@ -7,6 +7,7 @@
 
 #include "run/internal.h"
 #include "run/scalar.h"
+#include "run/staging.h"
 
 static _Thread_local int current_device;
 
@@ -130,5 +131,6 @@ tt_status tt_device_free_memory(int index, int64_t *out_free, int64_t *out_total
 tt_status tt_device_empty_cache(void) {
   if (!tt_runtime_started()) return TT_SUCCESS; // torch.cuda.empty_cache does not start CUDA either
   tt_scalar_clear();
+  tt_staging_clear();
   return TT_SUCCESS;
 }

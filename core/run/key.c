@@ -124,7 +124,7 @@ static tt_status put_recorded(tt_key *key, const tt_tensor *t) {
 static tt_status put_slot(tt_key *key, const tt_tensor *t, int group) {
   TT_TRY(reserve(key, 4));
   uint64_t word = (uint64_t)t->dtype | (uint64_t)t->rank << 8 | (uint64_t)t->wrapped_number << 16 |
-                  (uint64_t)t->cpu_scalar << 17 | (uint64_t)t->defined << 18 | (uint64_t)group << 32;
+                  (uint64_t)t->cpu_scalar << 17 | (uint64_t)t->defined << 18 | (uint64_t)t->conj << 21 | (uint64_t)t->negative << 22 | (uint64_t)group << 32;
   if (!t->defined || t->cpu_scalar) {
     put(key, word);
     return TT_SUCCESS;

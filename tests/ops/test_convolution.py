@@ -69,6 +69,7 @@ TRANSPOSED = [
     ((2, 4, 5, 6), (4, 6, 2, 2), {"stride": 2}),
     ((2, 4, 5, 6), (4, 1, 3, 3), {"groups": 4, "stride": 2}),
     ((2, 4, 5, 6), (4, 6, 3, 3), {"dilation": 2, "stride": 3, "output_padding": (2, 1)}),
+    ((2, 2, 4, 4), (2, 2, 4, 5), {"stride": (3, 2), "output_padding": (2, 3), "groups": 2, "dilation": 4}),
     ((2, 4, 3, 3, 3), (4, 6, 3, 2, 3), {"stride": 2}),
     ((0, 4, 5, 6), (4, 6, 3, 3), {}),
 ]
@@ -139,6 +140,7 @@ ones = torch.ones
         lambda t: F.conv_transpose2d(t(ones(2, 4, 5, 5)), t(ones(3, 4, 3, 3))),
         lambda t: F.conv_transpose2d(t(ones(2, 4, 5, 5)), t(ones(4, 6, 3, 3)), t(ones(3))),
         lambda t: F.conv_transpose2d(t(ones(2, 4, 5, 5)), t(ones(4, 6, 3, 3)), output_padding=-1),
+        lambda t: F.conv_transpose2d(t(ones(2, 4, 5, 5)), t(ones(4, 6, 3, 3)), output_padding=1),
     ],
 )
 def test_errors_are_torchs(call):

@@ -119,6 +119,22 @@ def test_int_mm_and_out_dtype():
     torch.testing.assert_close(wide, a.float() @ b.float())
 
 
+def test_scaled_mm():
+    f8 = torch.float8_e4m3fn
+    a, b = torch.randn(16, 32).to(f8), torch.randn(16, 32).to(f8).t()
+    cases = [
+        (torch.tensor(1.5), torch.tensor(0.5), {"out_dtype": torch.float32}),
+        (torch.rand(16, 1), torch.rand(1, 16), {"out_dtype": torch.bfloat16}),
+        (torch.tensor(1.5), torch.tensor(0.5), {"out_dtype": torch.bfloat16, "bias": torch.randn(16)}),
+    ]
+    for scale_a, scale_b, kwargs in cases:
+        expected = torch._scaled_mm(a, b, scale_a, scale_b, **kwargs)
+        moved = {k: v.to("tpu") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
+        # torch wants the second operand column-major.
+        actual = torch._scaled_mm(a.to("tpu"), b.t().to("tpu").t(), scale_a.to("tpu"), scale_b.to("tpu"), **moved)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-2, atol=1e-2)
+
+
 ones = torch.ones
 
 

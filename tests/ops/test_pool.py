@@ -144,6 +144,25 @@ def test_unpool():
         aten.max_unpool2d(torch.ones(1, 1, 2, 2, device="tpu"), torch.full((1, 1, 2, 2), 99, device="tpu"), [4, 4]).cpu()
 
 
+@pytest.mark.parametrize("size", [(4, 5), (4, 1)])
+def test_fractional(size):
+    samples = torch.rand(2, 3, 2)
+
+    def pool(x):
+        return F.fractional_max_pool2d(x, (3, 2), size, return_indices=True, _random_samples=samples.to(x.device))
+
+    for x in pictures(2, 3, 9, 12)[:3]:
+        check(pool, x)
+
+
+def test_fractional_3d():
+    samples = torch.rand(2, 3, 3)
+    check(
+        lambda x: F.fractional_max_pool3d(x, (2, 3, 2), (3, 4, 5), _random_samples=samples.to(x.device)),
+        torch.randn(2, 3, 6, 9, 12),
+    )
+
+
 cube = torch.ones(2, 3, 6, 6, 6)
 
 

@@ -72,9 +72,10 @@ def test_dtypes(dtype):
 def test_bytes():
     x = torch.randint(0, 256, (1, 3, 7, 8), dtype=torch.uint8)
     check(lambda x: F.interpolate(x, (11, 9), mode="nearest"), x)
-    for mode in ("bilinear", "bicubic"):  # torch rounds its weights to 16 bits
+    for mode in ("bilinear", "bicubic"):
+        check(lambda x: F.interpolate(x, (11, 9), mode=mode, antialias=True), x)
         actual = F.interpolate(x.to("tpu"), (11, 9), mode=mode).cpu().int()
-        assert (actual - F.interpolate(x, (11, 9), mode=mode).int()).abs().max() <= 1
+        assert (actual - F.interpolate(x, (11, 9), mode=mode).int()).abs().max() <= 1  # a weight rounded the other way
 
 
 def test_layouts():
@@ -91,3 +92,52 @@ def test_values_that_are_not_finite_stay_local():
     x[0, 0, 0, 8] = float("inf")
     for mode in ("bilinear", "bicubic"):
         check(lambda x: F.interpolate(x, (13, 11), mode=mode), x)
+
+
+# --- grid_sample --------------------------------------------------------------------------------------------------------------
+
+
+def check_grid(function, x, grid, tolerance=2e-5):
+    """Result and both gradients."""
+    outcomes = []
+    for device in ("tpu", "cpu"):
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, grid)]
+        y = function(*leaves)
+        grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        outcomes.append((y.detach(), *grads))
+    for actual, expected in zip(*outcomes, strict=True):
+        scale = max(expected.abs().max().item(), 1)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample(mode, padding):  # others had the sign of reflection's gradient wrong
+    for align in (False, True):
+        check_grid(
+            lambda x, g: F.grid_sample(x, g, mode, padding, align), torch.randn(2, 3, 5, 6), 1.7 * torch.randn(2, 4, 3, 2)
+        )
+        if mode != "bicubic":
+            check_grid(
+                lambda x, g: F.grid_sample(x, g, mode, padding, align),
+                torch.randn(2, 3, 4, 5, 6),
+                1.7 * torch.randn(2, 2, 4, 3, 3),
+            )
+
+
+def test_grid_sample_edges():
+    x = torch.randn(1, 1, 4, 4)
+    grid = torch.tensor([[[[float("nan"), 0.0], [1e20, 0.0], [-1e20, 0.3], [float("inf"), 0.1]]]])
+    for padding in ("zeros", "border"):
+        actual = F.grid_sample(x.to("tpu"), grid.to("tpu"), padding_mode=padding, align_corners=False)
+        torch.testing.assert_close(actual.cpu(), F.grid_sample(x, grid, padding_mode=padding, align_corners=False))
+    for padding in ("zeros", "border", "reflection"):  # one row: nothing to reflect
+        args = torch.randn(1, 2, 1, 3), torch.randn(1, 2, 2, 2)
+        check_grid(lambda x, g: F.grid_sample(x, g, padding_mode=padding, align_corners=True), *args)
+
+
+def test_affine_grid():
+    def warp(x, theta):
+        return F.grid_sample(x, F.affine_grid(theta, (2, 1, 5, 6), align_corners=False), align_corners=False)
+
+    check_grid(warp, torch.randn(2, 1, 4, 4), torch.randn(2, 2, 3))
