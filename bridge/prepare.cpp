@@ -131,6 +131,7 @@ Prepare find_prepare(const c10::FunctionSchema &schema) {
   if (name == "aten::arange.start_out") return &resize_arange_output;
   if (name == "aten::range.out") return &resize_range_output;
   if (name == "aten::randperm.generator_out") return &resize_randperm_output;
+  if (name == "aten::repeat_interleave.Tensor") return &count_repeats;
   if (schema.arguments().size() < 2 || schema.arguments()[1].name() != "indices") return nullptr;
   return *schema.arguments()[1].type() == *c10::ListType::ofOptionalTensors() ? &prepare_indices : nullptr;
 }

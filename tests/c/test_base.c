@@ -347,7 +347,9 @@ static size_t make_key(uint64_t i, char *out) {
 
 static void count_visit(void *user, const tt_map_entry *entry) {
   unsigned char *seen = user;
-  seen[strtoul(entry->key, NULL, 10)]++;
+  char text[64] = {0}; // keys are not terminated
+  memcpy(text, entry->key, entry->key_size);
+  seen[strtoul(text, NULL, 10)]++;
 }
 
 TEST(map_of_many_agrees_with_an_array) {

@@ -130,7 +130,8 @@ def test_grid_sample_edges():
     grid = torch.tensor([[[[float("nan"), 0.0], [1e20, 0.0], [-1e20, 0.3], [float("inf"), 0.1]]]])
     for padding in ("zeros", "border"):
         actual = F.grid_sample(x.to("tpu"), grid.to("tpu"), padding_mode=padding, align_corners=False)
-        torch.testing.assert_close(actual.cpu(), F.grid_sample(x, grid, padding_mode=padding, align_corners=False))
+        expected = F.grid_sample(x, grid, padding_mode=padding, align_corners=False)
+        torch.testing.assert_close(actual.cpu(), expected, equal_nan=True)
     for padding in ("zeros", "border", "reflection"):  # one row: nothing to reflect
         args = torch.randn(1, 2, 1, 3), torch.randn(1, 2, 2, 2)
         check_grid(lambda x, g: F.grid_sample(x, g, padding_mode=padding, align_corners=True), *args)
@@ -140,4 +141,5 @@ def test_affine_grid():
     def warp(x, theta):
         return F.grid_sample(x, F.affine_grid(theta, (2, 1, 5, 6), align_corners=False), align_corners=False)
 
-    check_grid(warp, torch.randn(2, 1, 4, 4), torch.randn(2, 2, 3))
+    with torch.tpu.precision("highest"):  # affine_grid is a matmul
+        check_grid(warp, torch.randn(2, 1, 4, 4), torch.randn(2, 2, 3))
