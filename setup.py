@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -56,6 +57,8 @@ class MakeExtension(build_ext):
                 f"OUT={out}",
             ]
         )
+        # Python started in this folder imports the package from here: it needs the extension too.
+        shutil.copy(out, os.path.join(ROOT, "torch_tpu"))
 
 
 setup(ext_modules=[Extension("torch_tpu._C", [])], cmdclass={"build_ext": MakeExtension})

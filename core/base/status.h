@@ -41,8 +41,8 @@ typedef struct tt_status_body *tt_status; // NULL = success
 
 // Makes a failed status with a printf-style message. Never returns NULL: when memory is exhausted it returns a static
 // status with code TT_OUT_OF_MEMORY, which tt_status_free leaves alone.
-tt_status tt_error(tt_code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-tt_status tt_error_v(tt_code code, const char *format, va_list args);
+tt_status tt_error(tt_code code, const char *format, ...) __attribute__((format(printf, 2, 3), returns_nonnull));
+tt_status tt_error_v(tt_code code, const char *format, va_list args) __attribute__((returns_nonnull));
 
 // Puts "context: " before the message. Takes and returns ownership; NULL stays NULL.
 tt_status tt_status_context(tt_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { MAX_RANK = TT_SPATIAL_MAX + 2, MAX_TAPS = 32, FEW_POSITIONS = 9 };
+enum { MAX_RANK = TT_SPATIAL_MAX + 2, MAX_TAPS = 32, FEW_TAPS = 9, FEW_POSITIONS = 9 };
 
 static int64_t product(int count, const int64_t *sizes) {
   int64_t result = 1;
@@ -286,6 +286,32 @@ static tt_value *filter_by_patches(tt_lowering *l, tt_value *x, tt_value *gradie
   return tt_hlo_reshape(l->b, y, x->rank, dims);
 }
 
+// One multiply and one sum per filter element, for filters of one channel each. Rows are added up first and their columns
+// last, since XLA CPU vectorises only a sum that leaves the last dimension.
+static tt_value *filter_by_shifts(tt_lowering *l, tt_value *x, tt_value *gradient, const int64_t *kernel,
+                                  const tt_correlation *c, tt_dtype result) {
+  tt_dtype compute = tt_compute_dtype(x->dtype);
+  const int64_t *out = gradient->dims + 2;
+  int64_t taps = product(c->spatial, kernel), o = gradient->dims[1], columns = out[c->spatial - 1];
+  int64_t dims[MAX_RANK + 1] = {x->dims[0], c->groups, o / c->groups};
+  memcpy(dims + 3, out, (size_t)c->spatial * sizeof *out);
+  gradient = tt_hlo_reshape(l->b, tt_round_operand(l, tt_hlo_convert(l->b, gradient, compute)), x->rank + 1, dims);
+  x = pad_picture(l, tt_round_operand(l, tt_hlo_convert(l->b, x, compute)), c);
+  tt_value *sums[FEW_TAPS];
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    tt_value *piece = slice_tap(l, x, c, kernel, out, tap);
+    piece = tt_hlo_broadcast_in_dim(l->b, piece, x->rank + 1, dims, (int[]){0, 1, 3, 4, 5});
+    tt_value *rows =
+        tt_hlo_reduce(l->b, tt_hlo_multiply(l->b, piece, gradient), TT_REDUCE_ADD, c->spatial, (int[]){0, 3, 4});
+    sums[tap] = tt_hlo_reshape(l->b, rows, 3, (int64_t[]){o, 1, columns});
+  }
+  tt_value *y = tt_hlo_reduce(l->b, tt_hlo_concatenate(l->b, (int)taps, sums, 1), TT_REDUCE_ADD, 1, (int[]){2});
+  dims[0] = o;
+  dims[1] = 1;
+  memcpy(dims + 2, kernel, (size_t)c->spatial * sizeof *kernel);
+  return tt_hlo_convert(l->b, tt_hlo_reshape(l->b, y, x->rank, dims), result);
+}
+
 // A convolution in which images are the contracted features, channels the images, and the gradient is the filter: strides and
 // dilations change places. Groups become feature groups by moving them in front of the images; XLA's batch groups would say
 // the same without the transpose, but take seconds on XLA CPU.
@@ -327,5 +353,8 @@ tt_value *tt_correlate_filter(tt_lowering *l, tt_value *x, tt_value *gradient, c
   }
   if (wants_patches(l, c, kernel, positions))
     return filter_by_patches(l, x, gradient, kernel, gradient->dims + 2, c, result);
+  bool depthwise = c->groups > 1 && x->dims[1] == c->groups;
+  if (depthwise && taps <= FEW_TAPS && tt_builder_target(l->b)->conv_needs_forward)
+    return filter_by_shifts(l, x, gradient, kernel, c, result);
   return filter_by_convolution(l, x, gradient, kernel, c, result);
 }

@@ -1,7 +1,7 @@
 // create.c - tensors made from numbers: arange, range, linspace, logspace, eye, kaiser_window.
 //
-// The numbers travel at run time, so one program serves every start and step of a size. Values are formed as torch's CPU kernels form them: start + i * step in the dtype that sums of the
-// output's dtype have there, linspace from both ends.
+// The numbers travel at run time, so one program serves every start and step of a size. Values are formed as torch's CPU
+// kernels form them: start + i * step in the dtype that sums of the output's dtype have there, linspace from both ends.
 #include "op/lowering.h"
 
 // The dtype in which CPU kernels form a sequence (at::acc_type): wider than the output's where there is one.
@@ -49,8 +49,9 @@ static tt_value *spaced(tt_lowering *l, tt_dtype dtype, int64_t steps) {
   if (steps < 2) return start;
   tt_value *step = tt_hlo_divide(b, tt_hlo_subtract(b, end, start), tt_hlo_constant_like(b, i, (double)(steps - 1)));
   tt_value *left = tt_hlo_subtract(b, tt_hlo_constant_like(b, i, (double)(steps - 1)), i);
+  int64_t half = steps / 2;
   tt_value *whole = counted(l, steps < INT32_MAX ? TT_S32 : TT_S64, steps);
-  tt_value *first_half = tt_hlo_compare(b, TT_LT, whole, tt_hlo_constant_like(b, whole, (double)(steps / 2)));
+  tt_value *first_half = tt_hlo_compare(b, TT_LT, whole, tt_hlo_constant_like(b, whole, (double)half));
   tt_value *upward = tt_hlo_add(b, start, tt_hlo_multiply(b, step, i));
   tt_value *downward = tt_hlo_subtract(b, end, tt_hlo_multiply(b, step, left));
   return tt_hlo_select(b, first_half, upward, downward);
@@ -96,11 +97,13 @@ tt_value *tt_emit_i0(tt_builder *b, tt_value *x); // op/special.c
 
 // i0(beta * sqrt(1 - (2i / (n - 1) - 1)^2)) / i0(beta) at i = 0 ... n - 1; a periodic window is the start of one longer by 1.
 static tt_value *kaiser(tt_builder *b, tt_value *beta, int64_t size, bool periodic) {
-  tt_value *i = tt_hlo_convert(b, tt_hlo_iota(b, TT_S32, 1, &size, 0), beta->dtype), *one = tt_hlo_constant_like(b, i, 1);
+  tt_value *i = tt_hlo_convert(b, tt_hlo_iota(b, TT_S32, 1, &size, 0), beta->dtype),
+           *one = tt_hlo_constant_like(b, i, 1);
   if (size < 2) return one;
   tt_value *at = tt_hlo_multiply(b, i, tt_hlo_constant_like(b, i, 2 / (double)(periodic ? size : size - 1)));
   at = tt_hlo_subtract(b, at, one);
-  tt_value *height = tt_hlo_sqrt(b, tt_hlo_maximum(b, tt_hlo_subtract(b, one, tt_hlo_multiply(b, at, at)), tt_hlo_constant_like(b, i, 0)));
+  tt_value *height = tt_hlo_sqrt(
+      b, tt_hlo_maximum(b, tt_hlo_subtract(b, one, tt_hlo_multiply(b, at, at)), tt_hlo_constant_like(b, i, 0)));
   tt_value *window = tt_emit_i0(b, tt_hlo_multiply(b, height, tt_hlo_broadcast_like(b, beta, height)));
   return tt_hlo_divide(b, window, tt_hlo_broadcast_like(b, tt_emit_i0(b, beta), window));
 }
@@ -110,8 +113,11 @@ static void lower_kaiser_window(tt_lowering *l, bool has_periodic, bool has_beta
   int64_t size = tt_int(l, 0);
   bool periodic = has_periodic ? tt_bool(l, 1) : true;
   tt_dtype dtype = tt_dtype_arg(l, 1 + has_periodic + has_beta, l->default_dtype), compute = tt_compute_dtype(dtype);
-  if (!tt_dtype_is_float(dtype)) tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window expects floating point dtypes, got: %s", tt_dtype_text(dtype));
-  if (size < 0) tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window requires non-negative window_length, got window_length=%lld", (long long)size);
+  if (!tt_dtype_is_float(dtype))
+    tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window expects floating point dtypes, got: %s", tt_dtype_text(dtype));
+  if (size < 0)
+    tt_fail(l, TT_INVALID_ARGUMENT, "kaiser_window requires non-negative window_length, got window_length=%lld",
+            (long long)size);
   if (tt_failed(l)) return;
   tt_value *beta = has_beta ? tt_number(l, 2, compute) : tt_hlo_constant(b, compute, 12);
   tt_set_result(l, 0, tt_hlo_convert(b, kaiser(b, beta, size, periodic), dtype));

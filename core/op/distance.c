@@ -20,9 +20,11 @@ static bool broadcast_batch(tt_lowering *l, pair *p) {
   int rx = p->x->rank - 2, ry = p->y->rank - 2, batch = rx > ry ? rx : ry;
   p->rank = batch + 3;
   for (int i = 0; i < batch; ++i) {
-    int64_t a = i - (batch - rx) < 0 ? 1 : p->x->dims[i - (batch - rx)], c = i - (batch - ry) < 0 ? 1 : p->y->dims[i - (batch - ry)];
+    int64_t a = i - (batch - rx) < 0 ? 1 : p->x->dims[i - (batch - rx)],
+            c = i - (batch - ry) < 0 ? 1 : p->y->dims[i - (batch - ry)];
     if (a != c && a != 1 && c != 1) {
-      tt_fail(l, TT_INVALID_ARGUMENT, "The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d",
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "The size of tensor a (%lld) must match the size of tensor b (%lld) at non-singleton dimension %d",
               (long long)a, (long long)c, i);
       return false;
     }
@@ -50,9 +52,12 @@ static tt_value *norm(tt_builder *b, tt_value *x, double p) {
     tt_value *greatest = tt_hlo_reduce(b, size, TT_REDUCE_MAX, 1, &last);
     return x->dims[last] > 0 ? greatest : tt_hlo_constant_like(b, greatest, 0);
   }
-  if (p == 0) size = tt_hlo_convert(b, tt_hlo_compare(b, TT_NE, x, tt_hlo_constant_like(b, x, 0)), x->dtype);
-  else if (p == 2) size = tt_hlo_multiply(b, x, x);
-  else if (p != 1) size = power(b, size, p);
+  if (p == 0)
+    size = tt_hlo_convert(b, tt_hlo_compare(b, TT_NE, x, tt_hlo_constant_like(b, x, 0)), x->dtype);
+  else if (p == 2)
+    size = tt_hlo_multiply(b, x, x);
+  else if (p != 1)
+    size = power(b, size, p);
   tt_value *sum = tt_hlo_reduce(b, size, TT_REDUCE_ADD, 1, &last);
   if (p == 0 || p == 1) return sum;
   return p == 2 ? tt_hlo_sqrt(b, sum) : power(b, sum, 1 / p);
@@ -61,7 +66,8 @@ static tt_value *norm(tt_builder *b, tt_value *x, double p) {
 // d distance / d difference, times grad: `distance` and `grad` broadcast to `difference`. Where torch's kernels avoid 0 / 0,
 // the gradient is 0.
 static tt_value *norm_gradient(tt_builder *b, tt_value *difference, tt_value *grad, tt_value *distance, double p) {
-  tt_value *zero = tt_hlo_constant_like(b, difference, 0), *size = tt_hlo_abs(b, difference), *sign = tt_hlo_sign(b, difference);
+  tt_value *zero = tt_hlo_constant_like(b, difference, 0), *size = tt_hlo_abs(b, difference),
+           *sign = tt_hlo_sign(b, difference);
   if (p == 0) return zero;
   if (p == 1) return tt_hlo_multiply(b, grad, sign);
   if (isinf(p)) return tt_hlo_select(b, tt_hlo_compare(b, TT_EQ, size, distance), tt_hlo_multiply(b, grad, sign), zero);
@@ -70,7 +76,8 @@ static tt_value *norm_gradient(tt_builder *b, tt_value *difference, tt_value *gr
     slope = tt_hlo_divide(b, tt_hlo_multiply(b, grad, difference), distance);
   } else {
     // |d|^(p-1) sign(d) and, above 2, d |d|^(p-2), as torch writes them: they differ in how they overflow.
-    tt_value *steep = p < 2 ? tt_hlo_multiply(b, sign, power(b, size, p - 1)) : tt_hlo_multiply(b, difference, power(b, size, p - 2));
+    tt_value *steep =
+        p < 2 ? tt_hlo_multiply(b, sign, power(b, size, p - 1)) : tt_hlo_multiply(b, difference, power(b, size, p - 2));
     slope = tt_hlo_divide(b, tt_hlo_multiply(b, steep, grad), power(b, distance, p - 1));
   }
   if (p < 1) flat = tt_hlo_or(b, flat, tt_hlo_compare(b, TT_EQ, difference, zero));
@@ -84,8 +91,10 @@ static bool check_cdist(tt_lowering *l) {
   if (!x || !y) return false;
   double p = tt_double(l, 2);
   int64_t mode = tt_int_or(l, 3, 0);
-  if (x->rank < 2) tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports at least 2D tensors, X1 got: %dD", x->rank);
-  else if (y->rank < 2) tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports at least 2D tensors, X2 got: %dD", y->rank);
+  if (x->rank < 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports at least 2D tensors, X1 got: %dD", x->rank);
+  else if (y->rank < 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports at least 2D tensors, X2 got: %dD", y->rank);
   else if (x->sizes[x->rank - 1] != y->sizes[y->rank - 1])
     tt_fail(l, TT_INVALID_ARGUMENT, "X1 and X2 must have the same number of columns. X1: %lld X2: %lld",
             (long long)x->sizes[x->rank - 1], (long long)y->sizes[y->rank - 1]);
@@ -93,10 +102,13 @@ static bool check_cdist(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports floating-point dtypes, X1 got: %s", tt_dtype_text(x->dtype));
   else if (!tt_dtype_is_float(y->dtype))
     tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports floating-point dtypes, X2 got: %s", tt_dtype_text(y->dtype));
-  else if (!(p >= 0)) tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports non-negative p values");
-  else if (mode < 0 || mode > 2) tt_fail(l, TT_INVALID_ARGUMENT, "possible modes: 0, 1, 2, but was: %lld", (long long)mode);
+  else if (!(p >= 0))
+    tt_fail(l, TT_INVALID_ARGUMENT, "cdist only supports non-negative p values");
+  else if (mode < 0 || mode > 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "possible modes: 0, 1, 2, but was: %lld", (long long)mode);
   else if (x->dtype != y->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "expected scalar type %s but found %s", tt_dtype_text(x->dtype), tt_dtype_text(y->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "expected scalar type %s but found %s", tt_dtype_text(x->dtype),
+            tt_dtype_text(y->dtype));
   return !tt_failed(l);
 }
 
@@ -104,7 +116,8 @@ void tt_lower_cdist_forward(tt_lowering *l) {
   if (!check_cdist(l)) return;
   tt_dtype dtype = tt_tensor_arg(l, 0)->dtype, compute = tt_compute_dtype(dtype);
   pair p = {.x = tt_operand_as(l, 0, compute), .y = tt_operand_as(l, 1, compute)};
-  if (broadcast_batch(l, &p)) tt_set_result(l, 0, tt_hlo_convert(l->b, norm(l->b, differences(l->b, &p), tt_double(l, 2)), dtype));
+  if (broadcast_batch(l, &p))
+    tt_set_result(l, 0, tt_hlo_convert(l->b, norm(l->b, differences(l->b, &p), tt_double(l, 2)), dtype));
 }
 
 // The gradient of x's rows, [batch..., rows of x, columns]; torch sums over what broadcasting added.
@@ -124,7 +137,8 @@ void tt_lower_cdist_backward(tt_lowering *l) {
   int64_t count = 1;
   for (int i = 0; i < p.rank; ++i) count *= p.dims[i];
   tt_value *grad = tt_operand_as(l, 0, compute), *distance = tt_operand_as(l, 4, compute);
-  tt_value *result = count > 0 ? rows_gradient(b, &p, grad, distance, tt_double(l, 3)) : tt_hlo_constant_like(b, p.x, 0);
+  tt_value *result =
+      count > 0 ? rows_gradient(b, &p, grad, distance, tt_double(l, 3)) : tt_hlo_constant_like(b, p.x, 0);
   tt_set_result(l, 0, tt_hlo_convert(b, result, dtype));
 }
 
@@ -149,8 +163,12 @@ void tt_lower_euclidean_dist(tt_lowering *l) {
   tt_value *y = tt_hlo_broadcast_to(b, p.y, last + 1, rows);
   tt_value *xx = tt_hlo_reduce(b, tt_hlo_multiply(b, x, x), TT_REDUCE_ADD, 1, &last);
   tt_value *yy = tt_hlo_reduce(b, tt_hlo_multiply(b, y, y), TT_REDUCE_ADD, 1, &last);
-  tt_dot numbers = {.batch_count = batch, .lhs_batch = batch_dims, .rhs_batch = batch_dims,
-                    .contract_count = 1, .lhs_contract = &last, .rhs_contract = &last};
+  tt_dot numbers = {.batch_count = batch,
+                    .lhs_batch = batch_dims,
+                    .rhs_batch = batch_dims,
+                    .contract_count = 1,
+                    .lhs_contract = &last,
+                    .rhs_contract = &last};
   tt_value *dots = tt_hlo_dot_general(b, x, y, &numbers, compute, TT_PRECISION_HIGHEST);
   tt_value *sums = tt_hlo_add(b, tt_hlo_broadcast_to(b, tt_hlo_unsqueeze_dim(b, xx, last), last + 1, square),
                               tt_hlo_broadcast_to(b, tt_hlo_unsqueeze_dim(b, yy, batch), last + 1, square));
@@ -196,7 +214,8 @@ void tt_lower_pdist_backward(tt_lowering *l) {
   tt_dtype compute = tt_compute_dtype(x->dtype);
   int64_t n = x->dims[0];
   if (n > 1 && tt_value_count(x) > 0) { // one row has no distances, and a gradient of 0
-    tt_value *grad = square_form(b, tt_operand_as(l, 0, compute), n), *distance = square_form(b, tt_operand_as(l, 3, compute), n);
+    tt_value *grad = square_form(b, tt_operand_as(l, 0, compute), n),
+             *distance = square_form(b, tt_operand_as(l, 3, compute), n);
     tt_value *rows = tt_hlo_convert(b, x, compute);
     pair p = {.x = rows, .y = rows, .rank = 3, .dims = {n, n, x->dims[1]}};
     result = tt_hlo_convert(b, rows_gradient(b, &p, grad, distance, tt_double(l, 2)), x->dtype);

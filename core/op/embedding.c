@@ -47,7 +47,8 @@ void tt_lower_embedding_dense_backward(tt_lowering *l) {
             (long long)width, (long long)tt_value_count(grad));
     return;
   }
-  tt_value *rows = tt_hlo_convert(b, tt_hlo_reshape(b, grad, 2, (int64_t[]){count, width}), tt_compute_dtype(grad->dtype));
+  tt_value *rows =
+      tt_hlo_convert(b, tt_hlo_reshape(b, grad, 2, (int64_t[]){count, width}), tt_compute_dtype(grad->dtype));
   tt_value *indices = tt_hlo_convert(b, tt_flat(b, given), tt_index_dtype(num_weights));
   if (tt_bool_or(l, 4, false) && count > 0) rows = divide_by_frequency(b, rows, indices, num_weights);
   tt_value *table = table_of_rows(b, rows, drop_padding(b, indices, padding, num_weights), num_weights);
@@ -71,8 +72,9 @@ static void check_bag_arguments(tt_lowering *l) {
   const tt_tensor *weights = tt_tensor_arg(l, 6);
   if (!weight || !indices || !offsets || !tt_check_index_dtype(l, 1, "embedding_bag")) return;
   if (!tt_is_index_dtype(offsets->dtype))
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected tensor for argument #1 'offsets' to have one of the following scalar types: Long, "
-                                    "Int; but got torch.%sTensor instead (while checking arguments for embedding_bag)",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected tensor for argument #1 'offsets' to have one of the following scalar types: Long, "
+            "Int; but got torch.%sTensor instead (while checking arguments for embedding_bag)",
             tt_dtype_text(offsets->dtype));
   if (weight->rank != 2) tt_fail(l, TT_INVALID_ARGUMENT, "'weight' must be 2-D");
   if (offsets->rank != 1)
@@ -80,11 +82,13 @@ static void check_bag_arguments(tt_lowering *l) {
   else if (tt_bool_or(l, 7, false) && offsets->sizes[0] < 1)
     tt_fail(l, TT_INVALID_ARGUMENT, "include_last_offset: number of offset should be at least 1");
   if (!weights) return;
-  if (tt_int(l, 4) != BAG_SUM) tt_fail(l, TT_INVALID_ARGUMENT, "embedding_bag: per_sample_weights only supported with mode='sum'");
+  if (tt_int(l, 4) != BAG_SUM)
+    tt_fail(l, TT_INVALID_ARGUMENT, "embedding_bag: per_sample_weights only supported with mode='sum'");
   if (weights->dtype != weight->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected tensor for argument #1 'weight' to have the same type as tensor for argument #1 "
-                                    "'per_sample_weights'; but type torch.%sTensor does not equal torch.%sTensor (while checking "
-                                    "arguments for embedding_bag)",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected tensor for argument #1 'weight' to have the same type as tensor for argument #1 "
+            "'per_sample_weights'; but type torch.%sTensor does not equal torch.%sTensor (while checking "
+            "arguments for embedding_bag)",
             tt_dtype_text(weight->dtype), tt_dtype_text(weights->dtype));
   if (weights->rank != 1 || indices->rank != 1 || weights->sizes[0] != indices->sizes[0])
     tt_fail(l, TT_INVALID_ARGUMENT, "expected per_sample_weights to have the shape of indices");
@@ -114,7 +118,8 @@ static void read_bags(tt_lowering *l, bags *g, const tt_value *weight, int64_t p
   int64_t n = indices->dims[0];
   g->count = offsets->dims[0] - tt_bool_or(l, 7, false);
   offsets = tt_hlo_slice_dim(b, offsets, 0, 0, g->count, 1);
-  g->indices = tt_index_checked(l, indices, weight->dims[0], false, TT_INVALID_ARGUMENT, "an index of input is not in the valid range");
+  g->indices = tt_index_checked(l, indices, weight->dims[0], false, TT_INVALID_ARGUMENT,
+                                "an index of input is not in the valid range");
   g->owner = g->target = bag_of_each(l, offsets, n);
   if (padding >= 0) {
     tt_value *pads = tt_hlo_compare(b, TT_EQ, g->indices, tt_hlo_constant_like(b, g->indices, (double)padding));
@@ -168,8 +173,10 @@ void tt_lower_embedding_bag(tt_lowering *l) {
   tt_value *rows = tt_hlo_convert(b, tt_take_rows(b, weight, 0, g.indices), tt_compute_dtype(weight->dtype));
   if (tt_has(l, 6)) rows = tt_hlo_multiply(b, rows, along_rows(b, tt_operand_as(l, 6, rows->dtype), rows));
   tt_value *output, *indices = g.sizes;
-  if (mode == BAG_MAX) output = greatest(b, &g, rows, &indices);
-  else output = table_of_rows(b, rows, g.target, g.count);
+  if (mode == BAG_MAX)
+    output = greatest(b, &g, rows, &indices);
+  else
+    output = table_of_rows(b, rows, g.target, g.count);
   if (mode == BAG_MEAN) output = tt_hlo_divide(b, output, sizes_like(b, g.sizes, output));
   tt_set_result(l, 0, tt_hlo_convert(b, output, weight->dtype));
   tt_set_result(l, 1, tt_hlo_convert(b, g.owner, index_dtype));
@@ -180,7 +187,8 @@ void tt_lower_embedding_bag(tt_lowering *l) {
 // Argument numbers of the two schemas of the gradient; the rest stand at the same distance from `offset2bag`.
 static void bag_backward(tt_lowering *l, int offset2bag, int per_sample_weights, int padding_arg) {
   tt_builder *b = l->b;
-  tt_value *grad = tt_operand(l, 0), *owner = tt_operand_as(l, offset2bag, TT_S32), *sizes = tt_operand_as(l, offset2bag + 1, TT_S32);
+  tt_value *grad = tt_operand(l, 0), *owner = tt_operand_as(l, offset2bag, TT_S32),
+           *sizes = tt_operand_as(l, offset2bag + 1, TT_S32);
   int64_t num_weights = tt_int(l, offset2bag + 3), padding = tt_int_or(l, padding_arg, -1);
   bag_mode mode = (bag_mode)tt_int(l, offset2bag + 5);
   tt_dtype dtype = tt_compute_dtype(grad->dtype), at_dtype = tt_index_dtype(num_weights);
@@ -195,17 +203,22 @@ static void bag_backward(tt_lowering *l, int offset2bag, int per_sample_weights,
     table = tt_index_write(b, table, &map, wide, TT_COMBINE_ADD);
   } else {
     if (mode == BAG_MEAN) wide = tt_hlo_divide(b, wide, sizes_like(b, sizes, wide));
-    tt_value *rows = tt_take_rows(b, wide, 0, owner), *indices = tt_hlo_convert(b, tt_flat(b, tt_operand(l, 1)), at_dtype);
-    if (tt_has(l, per_sample_weights)) rows = tt_hlo_multiply(b, rows, along_rows(b, tt_operand_as(l, per_sample_weights, dtype), rows));
-    if (tt_bool_or(l, offset2bag + 4, false) && indices->dims[0] > 0) rows = divide_by_frequency(b, rows, indices, num_weights);
+    tt_value *rows = tt_take_rows(b, wide, 0, owner),
+             *indices = tt_hlo_convert(b, tt_flat(b, tt_operand(l, 1)), at_dtype);
+    if (tt_has(l, per_sample_weights))
+      rows = tt_hlo_multiply(b, rows, along_rows(b, tt_operand_as(l, per_sample_weights, dtype), rows));
+    if (tt_bool_or(l, offset2bag + 4, false) && indices->dims[0] > 0)
+      rows = divide_by_frequency(b, rows, indices, num_weights);
     table = table_of_rows(b, rows, drop_padding(b, indices, padding, num_weights), num_weights);
   }
   tt_set_result(l, 0, tt_hlo_convert(b, table, grad->dtype));
 }
 
 void tt_lower_embedding_bag_backward(tt_lowering *l) {
-  if (tt_bool_or(l, 9, false)) tt_fail(l, TT_NOT_IMPLEMENTED, "sparse gradients are not supported on TPU");
-  else bag_backward(l, 3, 10, 11);
+  if (tt_bool_or(l, 9, false))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "sparse gradients are not supported on TPU");
+  else
+    bag_backward(l, 3, 10, 11);
 }
 
 void tt_lower_embedding_bag_dense_backward(tt_lowering *l) { bag_backward(l, 2, 8, 9); }

@@ -16,7 +16,8 @@ static bool mask_fits(tt_lowering *l, const tt_value *x, const tt_tensor *mask, 
   for (int i = 0; i < mask->rank; ++i) {
     if (at + i < x->rank && mask->sizes[i] == x->dims[at + i]) continue;
     tt_arena *arena = tt_builder_arena(l->b);
-    tt_fail(l, TT_INDEX, "The shape of the mask %s at index %d does not match the shape of the indexed tensor %s at index %d",
+    tt_fail(l, TT_INDEX,
+            "The shape of the mask %s at index %d does not match the shape of the indexed tensor %s at index %d",
             tt_shape_text(arena, mask->rank, mask->sizes), i, tt_shape_text(arena, x->rank, x->dims), at + i);
     return false;
   }
@@ -33,8 +34,10 @@ static int64_t positions_per_mask(tt_lowering *l, int arg, int64_t mask_count) {
     if (!t) continue;
     int64_t count = 1;
     for (int d = 0; d < t->rank; ++d) count *= t->sizes[d];
-    if (tt_is_mask(t)) fewest = count < fewest ? count : fewest;
-    else if (t->rank > 0 && t->sizes[t->rank - 1] != 1) last = t->sizes[t->rank - 1];
+    if (tt_is_mask(t))
+      fewest = count < fewest ? count : fewest;
+    else if (t->rank > 0 && t->sizes[t->rank - 1] != 1)
+      last = t->sizes[t->rank - 1];
   }
   return last != 1 ? last : fewest;
 }
@@ -166,9 +169,11 @@ void tt_lower_index_select(tt_lowering *l) {
   bool scalar = x->rank == 0;
   int64_t count = tt_value_count(index);
   if (index->rank > 1) tt_fail(l, TT_INDEX, "index_select(): Index is supposed to be a vector");
-  if (!tt_is_index_dtype(index->dtype)) tt_fail(l, TT_INVALID_ARGUMENT, "index_select(): Expected dtype int32 or int64 for index");
+  if (!tt_is_index_dtype(index->dtype))
+    tt_fail(l, TT_INVALID_ARGUMENT, "index_select(): Expected dtype int32 or int64 for index");
   if (scalar && count != 1)
-    tt_fail(l, TT_INVALID_ARGUMENT, "index_select(): Index to scalar can have only 1 value, got %lld value(s)", (long long)count);
+    tt_fail(l, TT_INVALID_ARGUMENT, "index_select(): Index to scalar can have only 1 value, got %lld value(s)",
+            (long long)count);
   if (tt_failed(l)) return;
   x = tt_at_least_1d(l->b, x);
   if (x->dims[dim] == 0 && count > 0) {
@@ -190,7 +195,8 @@ void tt_lower_gather(tt_lowering *l) {
   }
   tt_value *at = tt_at_least_1d(b, index);
   x = tt_corner(b, tt_at_least_1d(b, x), at->dims, dim);
-  at = tt_index_checked(l, at, x->dims[dim], false, TT_INVALID_ARGUMENT, "index is out of bounds for the gathered dimension");
+  at = tt_index_checked(l, at, x->dims[dim], false, TT_INVALID_ARGUMENT,
+                        "index is out of bounds for the gathered dimension");
   tt_index_map map;
   tt_map_elements(&map, x, dim, at);
   tt_set_result(l, 0, tt_hlo_reshape(b, tt_index_read(b, x, &map), index->rank, index->dims));
@@ -199,11 +205,13 @@ void tt_lower_gather(tt_lowering *l) {
 void tt_lower_take(tt_lowering *l) {
   tt_value *x = tt_flat(l->b, tt_operand(l, 0)), *index = tt_operand(l, 1);
   if (index->dtype != TT_S64)
-    tt_fail(l, TT_INVALID_ARGUMENT, "take(): Expected a long tensor for index, but got %s", tt_dtype_text(index->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "take(): Expected a long tensor for index, but got %s",
+            tt_dtype_text(index->dtype));
   if (tt_value_count(x) == 0 && tt_value_count(index) > 0)
     tt_fail(l, TT_INDEX, "take(): tried to take from an empty tensor");
   if (tt_failed(l)) return;
-  index = tt_index_checked(l, index, x->dims[0], true, TT_INDEX, "out of range: tried to access an index beyond the tensor");
+  index = tt_index_checked(l, index, x->dims[0], true, TT_INDEX,
+                           "out of range: tried to access an index beyond the tensor");
   tt_set_result(l, 0, tt_take_rows(l->b, x, 0, index));
 }
 

@@ -13,11 +13,12 @@ enum { TT_INDEX_MAX_DIMS = 130 }; // the ranks of two values, and one dimension 
 typedef struct tt_index_map {
   tt_value *index; // [batch..., number of addressed dims], or [batch...] where that number is 1
   int batch_rank;
-  int dim_count, dims[TT_INDEX_MAX_DIMS];       // operand dims that an index vector addresses, ascending
-  int pair_count, pairs[TT_INDEX_MAX_DIMS];     // operand dims that step along with the same dim of the index
-  int window_count, window[TT_INDEX_MAX_DIMS];  // dims of what is read or written that run through the rest of the operand
-  int64_t slice[TT_INDEX_MAX_DIMS];             // per operand dim: 1, or the whole of it
-  int rank;                                     // of what is read or written
+  int dim_count, dims[TT_INDEX_MAX_DIMS];   // operand dims that an index vector addresses, ascending
+  int pair_count, pairs[TT_INDEX_MAX_DIMS]; // operand dims that step along with the same dim of the index
+  int window_count,
+      window[TT_INDEX_MAX_DIMS];    // dims of what is read or written that run through the rest of the operand
+  int64_t slice[TT_INDEX_MAX_DIMS]; // per operand dim: 1, or the whole of it
+  int rank;                         // of what is read or written
   int64_t sizes[TT_INDEX_MAX_DIMS];
 } tt_index_map;
 
@@ -41,8 +42,8 @@ void tt_map_rows(tt_index_map *map, const tt_value *x, int dim, tt_value *index)
 void tt_map_elements(tt_index_map *map, const tt_value *x, int dim, tt_value *index);
 // Points in the ascending dims `dims`: one index of a common shape each. They stand at dim `position` of what is read, in
 // front of and behind the operand's other dims (torch's x[i, j]).
-void tt_map_points(tt_builder *b, tt_index_map *map, const tt_value *x, int count, const int *dims, tt_value *const *indices,
-                   int position);
+void tt_map_points(tt_builder *b, tt_index_map *map, const tt_value *x, int count, const int *dims,
+                   tt_value *const *indices, int position);
 // torch's list of index tensors and masks in argument `arg`, for x[...]. `mask_count` is the number of true elements of its
 // masks, or -1 where it is not known: then the map writes whatever their number, but must not be read by.
 // False when the call fails, or when no dim is indexed.

@@ -7,7 +7,8 @@
 
 tt_dtype tt_index_dtype(int64_t size) { return size < INT32_MAX ? TT_S32 : TT_S64; }
 
-tt_value *tt_index_checked(tt_lowering *l, tt_value *index, int64_t size, bool wrap, tt_code code, const char *message) {
+tt_value *tt_index_checked(tt_lowering *l, tt_value *index, int64_t size, bool wrap, tt_code code,
+                           const char *message) {
   tt_builder *b = l->b;
   if (tt_value_count(index) > 0) {
     // Compared in its own dtype: 2^32 + 1 must not become 1 first. A size that the dtype cannot hold excludes nothing.
@@ -79,8 +80,8 @@ void tt_map_elements(tt_index_map *map, const tt_value *x, int dim, tt_value *in
   complete(map, x, 0);
 }
 
-void tt_map_points(tt_builder *b, tt_index_map *map, const tt_value *x, int count, const int *dims, tt_value *const *indices,
-                   int position) {
+void tt_map_points(tt_builder *b, tt_index_map *map, const tt_value *x, int count, const int *dims,
+                   tt_value *const *indices, int position) {
   int batch_rank = indices[0]->rank;
   tt_value *vectors[TT_INDEX_MAX_DIMS] = {indices[0]};
   for (int i = 0; count > 1 && i < count; ++i) vectors[i] = tt_hlo_unsqueeze_dim(b, indices[i], batch_rank);
@@ -96,11 +97,17 @@ tt_value *tt_index_read(tt_builder *b, tt_value *x, const tt_index_map *map) {
   // XLA has no slice of size 1 of nothing; that such an index is out of range has been said by its check.
   if (count == 0 || tt_value_count(x) == 0) return tt_hlo_splat(b, x->dtype, map->rank, map->sizes, 0);
   tt_gather numbers = {
-      .offset_count = map->window_count, .offset_dims = map->window,
-      .collapsed_count = map->dim_count, .collapsed_dims = map->dims,
-      .batching_count = map->pair_count, .operand_batching_dims = map->pairs, .index_batching_dims = map->pairs,
-      .map_count = map->dim_count, .start_index_map = map->dims,
-      .index_vector_dim = map->batch_rank, .slice_sizes = map->slice,
+      .offset_count = map->window_count,
+      .offset_dims = map->window,
+      .collapsed_count = map->dim_count,
+      .collapsed_dims = map->dims,
+      .batching_count = map->pair_count,
+      .operand_batching_dims = map->pairs,
+      .index_batching_dims = map->pairs,
+      .map_count = map->dim_count,
+      .start_index_map = map->dims,
+      .index_vector_dim = map->batch_rank,
+      .slice_sizes = map->slice,
   };
   return tt_hlo_gather(b, x, map->index, &numbers);
 }
@@ -116,14 +123,20 @@ tt_value *tt_index_write(tt_builder *b, tt_value *x, const tt_index_map *map, tt
   bool widen = (combine == TT_COMBINE_ADD || combine == TT_COMBINE_MULTIPLY) && tt_dtype_is_narrow_float(dtype);
   if (dtype == TT_BOOL) combine = combine_of_bool(combine);
   tt_scatter numbers = {
-      .window_count = map->window_count, .update_window_dims = map->window,
-      .inserted_count = map->dim_count, .inserted_window_dims = map->dims,
-      .batching_count = map->pair_count, .input_batching_dims = map->pairs, .index_batching_dims = map->pairs,
-      .map_count = map->dim_count, .scatter_dims_to_operand_dims = map->dims,
+      .window_count = map->window_count,
+      .update_window_dims = map->window,
+      .inserted_count = map->dim_count,
+      .inserted_window_dims = map->dims,
+      .batching_count = map->pair_count,
+      .input_batching_dims = map->pairs,
+      .index_batching_dims = map->pairs,
+      .map_count = map->dim_count,
+      .scatter_dims_to_operand_dims = map->dims,
       .index_vector_dim = map->batch_rank,
   };
   if (!widen) return tt_hlo_scatter(b, x, map->index, updates, &numbers, combine);
-  x = tt_hlo_scatter(b, tt_hlo_convert(b, x, TT_F32), map->index, tt_hlo_convert(b, updates, TT_F32), &numbers, combine);
+  x = tt_hlo_scatter(b, tt_hlo_convert(b, x, TT_F32), map->index, tt_hlo_convert(b, updates, TT_F32), &numbers,
+                     combine);
   return tt_hlo_convert(b, x, dtype);
 }
 

@@ -26,10 +26,13 @@ void tt_lower_constant_pad_nd(tt_lowering *l) {
   int count;
   const int64_t *pad = tt_ints(l, 1, &count);
   int64_t low[TT_INDEX_MAX_DIMS] = {0}, high[TT_INDEX_MAX_DIMS] = {0}, none[TT_INDEX_MAX_DIMS] = {0};
-  if (count % 2 != 0) tt_fail(l, TT_INVALID_ARGUMENT, "Length of pad must be even but instead it equals %d", count);
+  if (count % 2 != 0)
+    tt_fail(l, TT_INVALID_ARGUMENT, "Length of pad must be even but instead it equals %d", count);
   else if (count / 2 > x->rank)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Length of pad should be no more than twice the number of dimensions of the input. Pad length "
-                                    "is %d while the input has %d dimensions.", count, x->rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Length of pad should be no more than twice the number of dimensions of the input. Pad length "
+            "is %d while the input has %d dimensions.",
+            count, x->rank);
   for (int i = 0; i < count / 2 && !tt_failed(l); ++i) { // from the last dim on
     int dim = x->rank - 1 - i;
     low[dim] = pad[2 * i];
@@ -65,7 +68,8 @@ static tt_value *pad_one(tt_builder *b, tt_value *x, bool reflect, int dim, int6
   tt_value *parts[3];
   int count = 0;
   if (low > 0)
-    parts[count++] = reflect ? tt_hlo_reverse(b, slice(b, x, dim, 1, low + 1), 1, &dim) : repeat_dim(b, slice(b, x, dim, 0, 1), dim, low);
+    parts[count++] = reflect ? tt_hlo_reverse(b, slice(b, x, dim, 1, low + 1), 1, &dim)
+                             : repeat_dim(b, slice(b, x, dim, 0, 1), dim, low);
   parts[count++] = x;
   if (high > 0)
     parts[count++] = reflect ? tt_hlo_reverse(b, slice(b, x, dim, n - 1 - high, n - 1), 1, &dim)
@@ -106,18 +110,21 @@ static bool check_pad(tt_lowering *l, const padding *p, const tt_value *x, int c
   bool valid = x->rank == p->dims + 1 || x->rank == p->dims + 2;
   for (int i = x->rank == p->dims + 2; valid && i < x->rank; ++i) valid = x->dims[i] != 0;
   if (!valid)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected %dD or %dD (batch mode) tensor with possibly 0 batch size and other non-zero "
-                                    "dimensions for input, but got: %s",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected %dD or %dD (batch mode) tensor with possibly 0 batch size and other non-zero "
+            "dimensions for input, but got: %s",
             p->dims + 1, p->dims + 2, tt_shape_text(arena, x->rank, x->dims));
   for (int i = 0; i < p->dims && !tt_failed(l); ++i) {
     int dim = x->rank - 1 - i;
     int64_t low = p->pad[2 * i], high = p->pad[2 * i + 1], size = x->dims[dim] + low + high;
     if (p->reflect && (low >= x->dims[dim] || high >= x->dims[dim]))
-      tt_fail(l, TT_INVALID_ARGUMENT, "Argument #%d: Padding size should be less than the corresponding input dimension, but got: "
-                                      "padding (%lld, %lld) at dimension %d of input %s",
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "Argument #%d: Padding size should be less than the corresponding input dimension, but got: "
+              "padding (%lld, %lld) at dimension %d of input %s",
               4 + 2 * i, (long long)low, (long long)high, dim, tt_shape_text(arena, x->rank, x->dims));
     else if (size < 0)
-      tt_fail(l, TT_INVALID_ARGUMENT, "input of shape %s is too small for the padding: dimension %d would have size %lld",
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "input of shape %s is too small for the padding: dimension %d would have size %lld",
               tt_shape_text(arena, x->rank, x->dims), dim, (long long)size);
   }
   return !tt_failed(l);
@@ -143,8 +150,8 @@ static bool check_grad(tt_lowering *l, const padding *p, const tt_value *grad, c
     int dim = input->rank - 1 - i;
     int64_t wanted = input->sizes[dim] + p->pad[2 * i] + p->pad[2 * i + 1];
     if (grad->dims[dim] != wanted)
-      tt_fail(l, TT_INVALID_ARGUMENT, "gradOutput %s unexpected. Expected: %lld, Got: %lld", names[i], (long long)wanted,
-              (long long)grad->dims[dim]);
+      tt_fail(l, TT_INVALID_ARGUMENT, "gradOutput %s unexpected. Expected: %lld, Got: %lld", names[i],
+              (long long)wanted, (long long)grad->dims[dim]);
   }
   return !tt_failed(l);
 }

@@ -97,7 +97,12 @@ static bool read_patches(tt_lowering *l, int first, patches *p) {
   read_pair(l, first + 1, "dilation", p->dilation);
   read_pair(l, first + 2, "padding", p->padding);
   read_pair(l, first + 3, "stride", p->stride);
-  const struct { const char *name; const int64_t *pair; int64_t least; const char *text; } checks[] = {
+  const struct {
+    const char *name;
+    const int64_t *pair;
+    int64_t least;
+    const char *text;
+  } checks[] = {
       {"kernel", p->kernel, 1, "kernel size should be greater than zero"},
       {"dilation", p->dilation, 1, "dilation should be greater than zero"},
       {"pad", p->padding, 0, "padding should be non-negative"},
@@ -126,14 +131,17 @@ static bool check_image(tt_lowering *l, const patches *p, const tt_value *x, int
   bool valid = lead == 0 || lead == 1;
   for (int i = lead; valid && i < x->rank; ++i) valid = x->dims[i] != 0;
   if (!valid) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions "
-                                    "for input, but got: %s", tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions "
+            "for input, but got: %s",
+            tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
     return false;
   }
   for (int d = 0; d < 2; ++d) out[d] = window_count(p, d, x->dims[lead + 1 + d]);
   if (out[0] >= 1 && out[1] >= 1) return true;
   tt_fail(l, TT_INVALID_ARGUMENT,
-          "Given input with spatial size (%lld, %lld), kernel_size=(%lld, %lld), dilation=(%lld, %lld), padding=(%lld, %lld), "
+          "Given input with spatial size (%lld, %lld), kernel_size=(%lld, %lld), dilation=(%lld, %lld), padding=(%lld, "
+          "%lld), "
           "calculated shape of the array of sliding blocks as (%lld, %lld), but its components must be at least one.",
           (long long)x->dims[lead + 1], (long long)x->dims[lead + 2], (long long)p->kernel[0], (long long)p->kernel[1],
           (long long)p->dilation[0], (long long)p->dilation[1], (long long)p->padding[0], (long long)p->padding[1],
@@ -158,33 +166,43 @@ void tt_lower_im2col(tt_lowering *l) {
     x = cut(b, x, 2 + d, &s);
   }
   x = tt_hlo_transpose(b, x, swap_middle);
-  tt_set_result(l, 0, tt_hlo_reshape(b, x, lead + 2, lead == 0 ? (int64_t[]){rows, blocks} : (int64_t[]){batch, rows, blocks}));
+  tt_set_result(
+      l, 0, tt_hlo_reshape(b, x, lead + 2, lead == 0 ? (int64_t[]){rows, blocks} : (int64_t[]){batch, rows, blocks}));
 }
 
 static bool check_columns(tt_lowering *l, const patches *p, const tt_value *x, const int64_t *size, int64_t *out) {
   int lead = x->rank - 2;
   bool valid = (lead == 0 || lead == 1) && x->dims[lead] != 0 && x->dims[lead + 1] != 0;
   if (!valid) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero "
-                                    "dimensions for input, but got: %s", tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero "
+            "dimensions for input, but got: %s",
+            tt_shape_text(tt_builder_arena(l->b), x->rank, x->dims));
     return false;
   }
   if (x->dims[lead] % (p->kernel[0] * p->kernel[1]) != 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but got "
-                                    "input.size(1)=%lld and kernel_size=(%lld, %lld).",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, but got "
+            "input.size(1)=%lld and kernel_size=(%lld, %lld).",
             (long long)x->dims[lead], (long long)p->kernel[0], (long long)p->kernel[1]);
   for (int d = 0; d < 2; ++d) out[d] = window_count(p, d, size[d]);
-  if (!tt_failed(l) && x->dims[lead + 1] != out[0] * out[1])
+  int64_t blocks = out[0] * out[1];
+  if (!tt_failed(l) && x->dims[lead + 1] != blocks)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "Given output_size=(%lld, %lld), kernel_size=(%lld, %lld), dilation=(%lld, %lld), padding=(%lld, %lld), stride=(%lld, "
-            "%lld), expected size of input's dimension 2 to match the calculated number of sliding blocks %lld * %lld = %lld, but "
+            "Given output_size=(%lld, %lld), kernel_size=(%lld, %lld), dilation=(%lld, %lld), padding=(%lld, %lld), "
+            "stride=(%lld, "
+            "%lld), expected size of input's dimension 2 to match the calculated number of sliding blocks %lld * %lld "
+            "= %lld, but "
             "got input.size(2)=%lld.",
-            (long long)size[0], (long long)size[1], (long long)p->kernel[0], (long long)p->kernel[1], (long long)p->dilation[0],
-            (long long)p->dilation[1], (long long)p->padding[0], (long long)p->padding[1], (long long)p->stride[0],
-            (long long)p->stride[1], (long long)out[0], (long long)out[1], (long long)(out[0] * out[1]), (long long)x->dims[lead + 1]);
+            (long long)size[0], (long long)size[1], (long long)p->kernel[0], (long long)p->kernel[1],
+            (long long)p->dilation[0], (long long)p->dilation[1], (long long)p->padding[0], (long long)p->padding[1],
+            (long long)p->stride[0], (long long)p->stride[1], (long long)out[0], (long long)out[1], (long long)blocks,
+            (long long)x->dims[lead + 1]);
   if (!tt_failed(l) && (out[0] < 1 || out[1] < 1))
-    tt_fail(l, TT_INVALID_ARGUMENT, "calculated shape of the array of sliding blocks as (%lld, %lld), which is too small "
-                                    "(non-positive)", (long long)out[0], (long long)out[1]);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "calculated shape of the array of sliding blocks as (%lld, %lld), which is too small "
+            "(non-positive)",
+            (long long)out[0], (long long)out[1]);
   if (!tt_failed(l) && (size[0] < 1 || size[1] < 1))
     tt_fail(l, TT_INVALID_ARGUMENT, "Expected output spatial size to be positive, but got: output_size=(%lld, %lld).",
             (long long)size[0], (long long)size[1]);

@@ -12,9 +12,15 @@
 
 tt_dtype tt_random_dtype(tt_dtype dtype) { return tt_dtype_real(dtype) == TT_F64 ? TT_F64 : TT_F32; }
 
-static tt_value *constant_times(tt_builder *b, tt_value *x, double c) { return tt_hlo_multiply(b, x, tt_hlo_constant_like(b, x, c)); }
-static tt_value *constant_plus(tt_builder *b, tt_value *x, double c) { return tt_hlo_add(b, x, tt_hlo_constant_like(b, x, c)); }
-static tt_value *less_than(tt_builder *b, tt_value *x, double c) { return tt_hlo_compare(b, TT_LT, x, tt_hlo_constant_like(b, x, c)); }
+static tt_value *constant_times(tt_builder *b, tt_value *x, double c) {
+  return tt_hlo_multiply(b, x, tt_hlo_constant_like(b, x, c));
+}
+static tt_value *constant_plus(tt_builder *b, tt_value *x, double c) {
+  return tt_hlo_add(b, x, tt_hlo_constant_like(b, x, c));
+}
+static tt_value *less_than(tt_builder *b, tt_value *x, double c) {
+  return tt_hlo_compare(b, TT_LT, x, tt_hlo_constant_like(b, x, c));
+}
 
 static tt_value *bits_for(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims) {
   return tt_random_bits(l, generator_arg, dtype == TT_F64 ? TT_U64 : TT_U32, rank, dims);
@@ -50,10 +56,12 @@ tt_value *tt_random_state(tt_lowering *l, int generator_arg, int64_t count) {
 // in sqrt(w) - 3.5 beyond, with w = -log(4p(1 - p)). The form is Giles' (2010) for the inverse error function; fitted anew by
 // least relative error (4e-7) so that it reaches to p = 2^-33.
 enum { QUANTILE_TERMS = 9 };
-static const double quantile_near[QUANTILE_TERMS] = {4.03542862e-08,  4.86103469e-07,  -4.99056103e-06, -6.21798767e-06, 0.000309150187,
-                                                     -0.00177301017, -0.00590817095, 0.34880266,      2.12331357};
-static const double quantile_far[QUANTILE_TERMS] = {-1.12595449e-05, -0.000251523184, 0.000826504246, -0.00106772678, 0.00139228629,
-                                                    -0.00286896593,  0.00467268276,   1.42462924,     4.71708757};
+static const double quantile_near[QUANTILE_TERMS] = {4.03542862e-08,  4.86103469e-07, -4.99056103e-06,
+                                                     -6.21798767e-06, 0.000309150187, -0.00177301017,
+                                                     -0.00590817095,  0.34880266,     2.12331357};
+static const double quantile_far[QUANTILE_TERMS] = {-1.12595449e-05, -0.000251523184, 0.000826504246,
+                                                    -0.00106772678,  0.00139228629,   -0.00286896593,
+                                                    0.00467268276,   1.42462924,      4.71708757};
 
 static tt_value *polynomial(tt_builder *b, tt_value *x, const double *coefficients, int count) {
   tt_value *sum = tt_hlo_constant_like(b, x, coefficients[0]);
@@ -133,15 +141,19 @@ static bool check_float(tt_lowering *l, const target *self, bool complex_too, co
 // exponential_ and cauchy_ say it in their own words.
 static bool check_continuous(tt_lowering *l, const target *self, const char *name) {
   if (tt_dtype_is_float(self->dtype)) return true;
-  tt_fail(l, TT_INVALID_ARGUMENT, "%s distribution is a continuous probability distribution. dtype must be a floating point but you "
-                                  "specified %s", name, tt_dtype_text(self->dtype));
+  tt_fail(l, TT_INVALID_ARGUMENT,
+          "%s distribution is a continuous probability distribution. dtype must be a floating point but you "
+          "specified %s",
+          name, tt_dtype_text(self->dtype));
   return false;
 }
 
 // A run-time number as a scalar, checked to compare so with a constant.
-static tt_value *checked_number(tt_lowering *l, int arg, tt_dtype dtype, tt_compare direction, double limit, const char *message) {
+static tt_value *checked_number(tt_lowering *l, int arg, tt_dtype dtype, tt_compare direction, double limit,
+                                const char *message) {
   tt_value *x = tt_number(l, arg, dtype);
-  tt_check_all(l, tt_hlo_compare(l->b, direction, x, tt_hlo_constant_like(l->b, x, limit)), TT_INVALID_ARGUMENT, message);
+  tt_check_all(l, tt_hlo_compare(l->b, direction, x, tt_hlo_constant_like(l->b, x, limit)), TT_INVALID_ARGUMENT,
+               message);
   return x;
 }
 
@@ -194,7 +206,8 @@ void tt_lower_log_normal(tt_lowering *l) {
 void tt_lower_exponential(tt_lowering *l) {
   target self = target_of(l);
   if (!check_continuous(l, &self, "Exponential")) return;
-  tt_value *lambda = checked_number(l, 1, self.real, TT_GT, 0, "exponential_ expects lambda > 0.0, but found lambda <= 0");
+  tt_value *lambda =
+      checked_number(l, 1, self.real, TT_GT, 0, "exponential_ expects lambda > 0.0, but found lambda <= 0");
   fill(l, &self, tt_div(l, tt_random_exponential(l, 2, self.real, self.rank, self.dims), lambda));
 }
 
@@ -209,7 +222,8 @@ void tt_lower_cauchy(tt_lowering *l) {
   tt_value *bits = bits_for(l, 3, self.real, self.rank, self.dims), *one = tt_hlo_constant_like(b, bits, 1);
   tt_value *angle = constant_times(b, tt_random_open_unit(b, tt_hlo_shift_left(b, bits, one), self.real), M_PI / 2);
   tt_value *size = tt_hlo_divide(b, tt_hlo_cosine(b, angle), tt_hlo_sine(b, angle));
-  tt_value *odd = tt_hlo_compare(b, TT_GE, bits, tt_hlo_constant_like(b, bits, ldexp(1, self.real == TT_F64 ? 63 : 31)));
+  tt_value *odd =
+      tt_hlo_compare(b, TT_GE, bits, tt_hlo_constant_like(b, bits, ldexp(1, self.real == TT_F64 ? 63 : 31)));
   tt_value *x = tt_hlo_select(b, odd, tt_hlo_negate(b, size), size);
   fill(l, &self, tt_add(l, tt_mul(l, x, sigma), median));
 }
@@ -255,7 +269,8 @@ static tt_value *flips(tt_lowering *l, int p_arg, int generator_arg, int rank, c
 void tt_lower_bernoulli_tensor(tt_lowering *l) {
   target self = target_of(l);
   if (tt_dtype_is_complex(self.dtype)) {
-    tt_fail(l, TT_NOT_IMPLEMENTED, "\"bernoulli_tensor_cpu_self_\" not implemented for '%s'", tt_dtype_text(self.dtype));
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"bernoulli_tensor_cpu_self_\" not implemented for '%s'",
+            tt_dtype_text(self.dtype));
     return;
   }
   fill(l, &self, flips(l, 1, 2, self.rank, self.dims));
@@ -341,10 +356,22 @@ static void integer_limits(tt_dtype dtype, int64_t *out_low, int64_t *out_high) 
 }
 
 static const char *c_name(tt_dtype dtype) { // as torch prints a caffe2::TypeMeta
-  static const struct { tt_dtype dtype; const char *name; } names[] = {
-      {TT_BOOL, "bool"}, {TT_U8, "unsigned char"}, {TT_S8, "signed char"}, {TT_S16, "short int"}, {TT_S32, "int"},
-      {TT_S64, "long int"}, {TT_U16, "short unsigned int"}, {TT_U32, "unsigned int"}, {TT_U64, "long unsigned int"},
-      {TT_F16, "c10::Half"}, {TT_BF16, "c10::BFloat16"}, {TT_F32, "float"}, {TT_F64, "double"}};
+  static const struct {
+    tt_dtype dtype;
+    const char *name;
+  } names[] = {{TT_BOOL, "bool"},
+               {TT_U8, "unsigned char"},
+               {TT_S8, "signed char"},
+               {TT_S16, "short int"},
+               {TT_S32, "int"},
+               {TT_S64, "long int"},
+               {TT_U16, "short unsigned int"},
+               {TT_U32, "unsigned int"},
+               {TT_U64, "long unsigned int"},
+               {TT_F16, "c10::Half"},
+               {TT_BF16, "c10::BFloat16"},
+               {TT_F32, "float"},
+               {TT_F64, "double"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
     if (names[i].dtype == dtype) return names[i].name;
   return tt_dtype_text(dtype);
@@ -365,15 +392,17 @@ static void check_limits(tt_lowering *l, tt_dtype dtype, int64_t from, int64_t l
 // [from, to). A float must not round a number below `to` up to it, so the ends move inwards to where they are exact.
 static range bounded(tt_lowering *l, tt_dtype dtype, int64_t from, int64_t to) {
   if (from >= to)
-    tt_fail(l, TT_INVALID_ARGUMENT, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)from,
-            (long long)to);
+    tt_fail(l, TT_INVALID_ARGUMENT, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld",
+            (long long)from, (long long)to);
   if (!tt_failed(l) && tt_dtype_is_float(dtype)) {
     int digits = digits_of(dtype);
     if (rounded(from + 1, digits) < from) from = rounded(from + 1, digits) + spacing(from + 1, digits);
     if (rounded(to - 1, digits) >= to) to = rounded(to - 1, digits) - spacing(to - 1, digits);
     if (from >= to)
-      tt_fail(l, TT_INVALID_ARGUMENT, "random_ expects 'from' casted to dtype to be less than 'to' casted to dtype, but got "
-                                      "from=%lld >= to=%lld", (long long)from, (long long)to);
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "random_ expects 'from' casted to dtype to be less than 'to' casted to dtype, but got "
+              "from=%lld >= to=%lld",
+              (long long)from, (long long)to);
   }
   if (!tt_failed(l)) check_limits(l, dtype, from, to - 1);
   return (range){from, (uint64_t)to - (uint64_t)from};
@@ -383,8 +412,10 @@ static range bounded(tt_lowering *l, tt_dtype dtype, int64_t from, int64_t to) {
 static range unbounded(tt_lowering *l, tt_dtype dtype, int64_t from) {
   if (from == INT64_MIN) return (range){from, 0};
   int64_t low, last;
-  if (tt_dtype_is_float(dtype)) last = INT64_C(1) << digits_of(dtype);
-  else integer_limits(dtype, &low, &last);
+  if (tt_dtype_is_float(dtype))
+    last = INT64_C(1) << digits_of(dtype);
+  else
+    integer_limits(dtype, &low, &last);
   check_limits(l, dtype, from, last);
   return (range){from, (uint64_t)last - (uint64_t)from + 1};
 }
@@ -392,8 +423,10 @@ static range unbounded(tt_lowering *l, tt_dtype dtype, int64_t from) {
 // random() of a dtype: [0, largest], where floats count to 2^digits.
 static range default_range(tt_dtype dtype) {
   int64_t low, last;
-  if (tt_dtype_is_float(dtype)) last = INT64_C(1) << digits_of(dtype);
-  else integer_limits(dtype, &low, &last);
+  if (tt_dtype_is_float(dtype))
+    last = INT64_C(1) << digits_of(dtype);
+  else
+    integer_limits(dtype, &low, &last);
   return (range){0, (uint64_t)last + 1};
 }
 
@@ -407,9 +440,12 @@ static tt_value *draw_integers(tt_lowering *l, int generator_arg, const target *
   tt_value *x = all ? bits : tt_hlo_remainder(b, bits, size);
   // Offsets are added modulo 2^bits, so any result that fits its dtype is right, and 32 bits do for most.
   bool narrow = !wide && r.from >= INT32_MIN && r.from <= INT32_MAX && r.size - 1 <= (uint64_t)(INT32_MAX - r.from);
-  if (narrow) x = tt_hlo_bitcast_convert(b, x, TT_S32, x->rank, x->dims);
-  else if (wide) x = tt_hlo_bitcast_convert(b, x, TT_S64, x->rank, x->dims);
-  else x = tt_hlo_convert(b, x, TT_S64);
+  if (narrow)
+    x = tt_hlo_bitcast_convert(b, x, TT_S32, x->rank, x->dims);
+  else if (wide)
+    x = tt_hlo_bitcast_convert(b, x, TT_S64, x->rank, x->dims);
+  else
+    x = tt_hlo_convert(b, x, TT_S64);
   return tt_hlo_add(b, x, tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, x->dtype, r.from), x));
 }
 
@@ -468,10 +504,13 @@ void tt_lower_randperm(tt_lowering *l) {
   int64_t largest = INT64_MAX, low;
   if (n < 0) tt_fail(l, TT_INVALID_ARGUMENT, "n must be non-negative, got %lld", (long long)n);
   if (dtype == TT_BOOL) tt_fail(l, TT_NOT_IMPLEMENTED, "\"randperm\" not implemented for '%s'", tt_dtype_text(dtype));
-  if (tt_dtype_is_float(dtype)) largest = (INT64_C(1) << digits_of(dtype)) + 1;
-  else integer_limits(dtype, &low, &largest);
+  if (tt_dtype_is_float(dtype))
+    largest = (INT64_C(1) << digits_of(dtype)) + 1;
+  else
+    integer_limits(dtype, &low, &largest);
   if (n > largest)
-    tt_fail(l, TT_INVALID_ARGUMENT, "n cannot be greater than %lld for %s type.", (long long)largest, tt_dtype_text(dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "n cannot be greater than %lld for %s type.", (long long)largest,
+            tt_dtype_text(dtype));
   if (tt_failed(l)) return;
   tt_value *x = n > 1 ? permutation(l, 1, n) : tt_hlo_splat(b, TT_U64, 1, &n, 0);
   tt_set_result(l, 0, tt_hlo_convert(b, x, dtype));

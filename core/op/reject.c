@@ -16,13 +16,21 @@ enum {
 
 // --- formulas -----------------------------------------------------------------------------------------------------------------
 
-static tt_value *times(tt_builder *b, tt_value *x, double c) { return tt_hlo_multiply(b, x, tt_hlo_constant_like(b, x, c)); }
+static tt_value *times(tt_builder *b, tt_value *x, double c) {
+  return tt_hlo_multiply(b, x, tt_hlo_constant_like(b, x, c));
+}
 static tt_value *plus(tt_builder *b, tt_value *x, double c) { return tt_hlo_add(b, x, tt_hlo_constant_like(b, x, c)); }
-static tt_value *over(tt_builder *b, double c, tt_value *x) { return tt_hlo_divide(b, tt_hlo_constant_like(b, x, c), x); }
+static tt_value *over(tt_builder *b, double c, tt_value *x) {
+  return tt_hlo_divide(b, tt_hlo_constant_like(b, x, c), x);
+}
 static tt_value *minus(tt_builder *b, tt_value *x, tt_value *y) { return tt_hlo_subtract(b, x, y); }
-static tt_value *is(tt_builder *b, tt_compare how, tt_value *x, double c) { return tt_hlo_compare(b, how, x, tt_hlo_constant_like(b, x, c)); }
+static tt_value *is(tt_builder *b, tt_compare how, tt_value *x, double c) {
+  return tt_hlo_compare(b, how, x, tt_hlo_constant_like(b, x, c));
+}
 
-static tt_value *at_least(tt_builder *b, tt_value *x, double c) { return tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, c)); }
+static tt_value *at_least(tt_builder *b, tt_value *x, double c) {
+  return tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, c));
+}
 
 // k log(k / mean) + mean - k, the deviance of k from its mean.
 static tt_value *deviance(tt_builder *b, tt_value *k, tt_value *mean) {
@@ -41,7 +49,8 @@ static tt_value *stirling_rest(tt_builder *b, tt_value *k) {
 // log of e^-mean mean^k / k!, without its part for k = 0, which the caller chooses.
 static tt_value *log_poisson(tt_builder *b, tt_value *k, tt_value *mean) {
   tt_value *positive = at_least(b, k, 1);
-  tt_value *rest = tt_hlo_add(b, times(b, tt_hlo_log(b, times(b, positive, 2 * M_PI)), 0.5), stirling_rest(b, positive));
+  tt_value *rest =
+      tt_hlo_add(b, times(b, tt_hlo_log(b, times(b, positive, 2 * M_PI)), 0.5), stirling_rest(b, positive));
   tt_value *log_p = tt_hlo_negate(b, tt_hlo_add(b, rest, deviance(b, positive, mean)));
   return tt_hlo_select(b, is(b, TT_LT, k, 1), tt_hlo_negate(b, mean), log_p);
 }
@@ -49,7 +58,8 @@ static tt_value *log_poisson(tt_builder *b, tt_value *k, tt_value *mean) {
 // --- rounds of proposals ----------------------------------------------------------------------------------------------------------
 
 // Makes a proposal from uniform numbers in (0, 1] and the distribution's parameters: its value, and whether it is accepted.
-typedef tt_value *(*proposal_fn)(tt_builder *b, tt_value *const *uniforms, tt_value *const *parameters, tt_value **out_accepted);
+typedef tt_value *(*proposal_fn)(tt_builder *b, tt_value *const *uniforms, tt_value *const *parameters,
+                                 tt_value **out_accepted);
 
 typedef struct rejection {
   proposal_fn propose;
@@ -162,16 +172,21 @@ static tt_value *accepted_at_once(tt_builder *b, const hat *h, tt_value *v, tt_v
 
 // --- poisson ----------------------------------------------------------------------------------------------------------------------
 
-static tt_value *poisson_ratio(tt_builder *b, tt_value *k, tt_value *const *p) { return tt_hlo_divide(b, p[0], plus(b, k, 1)); }
+static tt_value *poisson_ratio(tt_builder *b, tt_value *k, tt_value *const *p) {
+  return tt_hlo_divide(b, p[0], plus(b, k, 1));
+}
 
-static tt_value *propose_poisson(tt_builder *b, tt_value *const *uniforms, tt_value *const *p, tt_value **out_accepted) {
+static tt_value *propose_poisson(tt_builder *b, tt_value *const *uniforms, tt_value *const *p,
+                                 tt_value **out_accepted) {
   tt_value *mean = p[0], *v = uniforms[1];
-  tt_value *width = plus(b, times(b, tt_hlo_sqrt(b, mean), 2.53), 0.931), *a = plus(b, times(b, width, 0.02483), -0.059);
+  tt_value *width = plus(b, times(b, tt_hlo_sqrt(b, mean), 2.53), 0.931),
+           *a = plus(b, times(b, width, 0.02483), -0.059);
   tt_value *inverse_alpha = plus(b, over(b, 1.1328, plus(b, width, -3.4)), 1.1239);
   hat h = hat_at(b, uniforms[0], a, width);
   tt_value *k = tt_hlo_floor(b, plus(b, tt_hlo_add(b, h.position, mean), 0.43));
   tt_value *at_once = accepted_at_once(b, &h, v, plus(b, over(b, -3.6224, plus(b, width, -2)), 0.9277));
-  tt_value *rejected = tt_hlo_or(b, is(b, TT_LT, k, 0), tt_hlo_and(b, is(b, TT_LT, h.us, 0.013), tt_hlo_compare(b, TT_GT, v, h.us)));
+  tt_value *rejected =
+      tt_hlo_or(b, is(b, TT_LT, k, 0), tt_hlo_and(b, is(b, TT_LT, h.us, 0.013), tt_hlo_compare(b, TT_GT, v, h.us)));
   tt_value *left = tt_hlo_log(b, tt_hlo_divide(b, tt_hlo_multiply(b, v, inverse_alpha), h.height));
   tt_value *below = tt_hlo_compare(b, TT_LE, left, log_poisson(b, at_least(b, k, 0), mean));
   *out_accepted = tt_hlo_or(b, at_once, tt_hlo_and(b, tt_hlo_not(b, rejected), below));
@@ -229,7 +244,8 @@ static tt_value *log_binomial(tt_builder *b, tt_value *k, tt_value *const *p) {
   return tt_hlo_negate(b, tt_hlo_add(b, deviances, tt_hlo_add(b, logs, rests)));
 }
 
-static tt_value *propose_binomial(tt_builder *b, tt_value *const *uniforms, tt_value *const *p, tt_value **out_accepted) {
+static tt_value *propose_binomial(tt_builder *b, tt_value *const *uniforms, tt_value *const *p,
+                                  tt_value **out_accepted) {
   tt_value *one = tt_hlo_constant_like(b, p[0], 1), *mean = tt_hlo_multiply(b, p[0], p[1]), *v = uniforms[1];
   tt_value *deviation = tt_hlo_sqrt(b, tt_hlo_multiply(b, mean, minus(b, one, p[1])));
   tt_value *width = plus(b, times(b, deviation, 2.53), 1.15);
@@ -263,11 +279,14 @@ void tt_lower_binomial(tt_lowering *l) {
   if (count > 0) {
     tt_value *one = tt_hlo_constant_like(b, p, 1), *zero = tt_hlo_constant_like(b, p, 0);
     tt_value *often = is(b, TT_GT, p, 0.5), *nan = tt_hlo_is_nan(b, tt_hlo_add(b, n, p));
-    tt_value *trials = at_least(b, n, 0), *rare = tt_hlo_clamp(b, zero, tt_hlo_select(b, often, minus(b, one, p), p), one);
+    tt_value *trials = at_least(b, n, 0),
+             *rare = tt_hlo_clamp(b, zero, tt_hlo_select(b, often, minus(b, one, p), p), one);
     tt_value *is_small = is(b, TT_LT, tt_hlo_multiply(b, trials, rare), 10);
     tt_value *small[] = {tt_hlo_select(b, is_small, trials, one), tt_hlo_select(b, is_small, rare, zero)};
-    tt_value *large[] = {tt_hlo_select(b, is_small, tt_hlo_constant_like(b, n, 40), trials), tt_hlo_select(b, is_small, tt_hlo_constant_like(b, p, 0.5), rare)};
-    tt_value *none = tt_hlo_exponential(b, tt_hlo_multiply(b, small[0], tt_hlo_log_plus_one(b, tt_hlo_negate(b, small[1]))));
+    tt_value *large[] = {tt_hlo_select(b, is_small, tt_hlo_constant_like(b, n, 40), trials),
+                         tt_hlo_select(b, is_small, tt_hlo_constant_like(b, p, 0.5), rare)};
+    tt_value *none =
+        tt_hlo_exponential(b, tt_hlo_multiply(b, small[0], tt_hlo_log_plus_one(b, tt_hlo_negate(b, small[1]))));
     tt_value *searched = invert(l, 2, (inversion){binomial_ratio, 2}, none, small);
     tt_value *drawn = draw(l, 2, (rejection){propose_binomial, 2, 2}, large);
     result = tt_hlo_select(b, is_small, tt_hlo_minimum(b, searched, trials), drawn);
@@ -280,7 +299,8 @@ void tt_lower_binomial(tt_lowering *l) {
 // --- gamma ------------------------------------------------------------------------------------------------------------------------
 
 // log of a gamma variable with shape p[0] >= 1.
-static tt_value *propose_log_gamma(tt_builder *b, tt_value *const *uniforms, tt_value *const *p, tt_value **out_accepted) {
+static tt_value *propose_log_gamma(tt_builder *b, tt_value *const *uniforms, tt_value *const *p,
+                                   tt_value **out_accepted) {
   tt_value *d = plus(b, p[0], -1.0 / 3), *c = over(b, 1, tt_hlo_sqrt(b, times(b, d, 9)));
   tt_value *radius = tt_hlo_sqrt(b, times(b, tt_hlo_log(b, uniforms[0]), -2));
   tt_value *x = tt_hlo_multiply(b, radius, tt_hlo_cosine(b, times(b, uniforms[1], 2 * M_PI)));
@@ -310,7 +330,8 @@ void tt_lower_standard_gamma(tt_lowering *l) {
   if (!check_float_operand(l, 0, "gamma_cpu")) return;
   const tt_tensor *self = tt_tensor_arg(l, 0);
   tt_value *alpha = flat_operand(l, 0, tt_random_dtype(self->dtype));
-  if (tt_value_count(alpha) > 0) alpha = at_least(b, tt_hlo_exponential(b, log_gamma_samples(l, 1, alpha)), smallest(self->dtype));
+  if (tt_value_count(alpha) > 0)
+    alpha = at_least(b, tt_hlo_exponential(b, log_gamma_samples(l, 1, alpha)), smallest(self->dtype));
   set_like(l, self, alpha);
 }
 
@@ -327,10 +348,15 @@ void tt_lower_sample_dirichlet(tt_lowering *l) {
   int last = self->rank - 1, map[TT_RANDOM_MAX_DIMS];
   for (int i = 0; i < last; ++i) map[i] = i;
   tt_value *logs = tt_hlo_reshape(b, log_gamma_samples(l, 1, alpha), self->rank, self->sizes);
-  tt_value *greatest = tt_hlo_broadcast_in_dim(b, tt_hlo_reduce(b, logs, TT_REDUCE_MAX, 1, &last), self->rank, self->sizes, map);
+  tt_value *greatest =
+      tt_hlo_broadcast_in_dim(b, tt_hlo_reduce(b, logs, TT_REDUCE_MAX, 1, &last), self->rank, self->sizes, map);
   tt_value *parts = tt_hlo_exponential(b, minus(b, logs, greatest));
-  tt_value *sum = tt_hlo_broadcast_in_dim(b, tt_hlo_reduce(b, parts, TT_REDUCE_ADD, 1, &last), self->rank, self->sizes, map);
-  double below_one = 1 - ldexp(1, self->dtype == TT_F64 ? -53 : self->dtype == TT_F32 ? -24 : self->dtype == TT_F16 ? -11 : -8);
+  tt_value *sum =
+      tt_hlo_broadcast_in_dim(b, tt_hlo_reduce(b, parts, TT_REDUCE_ADD, 1, &last), self->rank, self->sizes, map);
+  double below_one = 1 - ldexp(1, self->dtype == TT_F64   ? -53
+                                  : self->dtype == TT_F32 ? -24
+                                  : self->dtype == TT_F16 ? -11
+                                                          : -8);
   tt_value *x = at_least(b, tt_hlo_divide(b, parts, sum), smallest(self->dtype));
   set_like(l, self, tt_hlo_minimum(b, x, tt_hlo_constant_like(b, x, below_one)));
 }

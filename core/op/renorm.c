@@ -7,9 +7,12 @@
 static tt_value *row_norms(tt_builder *b, tt_value *rows, double p) {
   tt_value *x = tt_hlo_abs(b, rows);
   if (isinf(p) && rows->dims[1] > 0) return tt_hlo_reduce(b, x, p > 0 ? TT_REDUCE_MAX : TT_REDUCE_MIN, 1, (int[]){1});
-  if (p == 0) x = tt_hlo_convert(b, tt_hlo_compare(b, TT_NE, x, tt_hlo_constant_like(b, x, 0)), x->dtype);
-  else if (p == 2) x = tt_hlo_multiply(b, x, x);
-  else if (p != 1) x = tt_hlo_power(b, x, tt_hlo_constant_like(b, x, p));
+  if (p == 0)
+    x = tt_hlo_convert(b, tt_hlo_compare(b, TT_NE, x, tt_hlo_constant_like(b, x, 0)), x->dtype);
+  else if (p == 2)
+    x = tt_hlo_multiply(b, x, x);
+  else if (p != 1)
+    x = tt_hlo_power(b, x, tt_hlo_constant_like(b, x, p));
   tt_value *sum = tt_hlo_reduce(b, x, TT_REDUCE_ADD, 1, (int[]){1});
   if (p == 0 || p == 1) return sum;
   return p == 2 ? tt_hlo_sqrt(b, sum) : tt_hlo_power(b, sum, tt_hlo_constant_like(b, sum, 1 / p));
@@ -48,8 +51,10 @@ void tt_lower_embedding_renorm(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *weight = tt_operand(l, 0);
   if (weight->rank != 2)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Expected 2-dimensional tensor, but got %d-dimensional tensor for argument #1 'self' (while "
-                                    "checking arguments for embedding_renorm_)", weight->rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected 2-dimensional tensor, but got %d-dimensional tensor for argument #1 'self' (while "
+            "checking arguments for embedding_renorm_)",
+            weight->rank);
   if (tt_failed(l) || !tt_check_index_dtype(l, 1, "embedding_renorm_")) return;
   tt_value *indices = tt_flat(b, tt_operand(l, 1));
   indices = tt_index_checked(l, indices, weight->dims[0], false, TT_INDEX, "index out of range in self");

@@ -4,7 +4,9 @@
 #include "op/index.h"
 #include "op/random.h"
 
-static tt_value *constant_like_bool(tt_builder *b, const tt_value *x, bool value) { return tt_hlo_splat(b, TT_BOOL, x->rank, x->dims, value); }
+static tt_value *constant_like_bool(tt_builder *b, const tt_value *x, bool value) {
+  return tt_hlo_splat(b, TT_BOOL, x->rank, x->dims, value);
+}
 
 // --- dropout ------------------------------------------------------------------------------------------------------------------
 
@@ -22,13 +24,14 @@ void tt_lower_native_dropout(tt_lowering *l) {
   }
   if (!(p >= 0 && p <= 1)) tt_fail(l, TT_INVALID_ARGUMENT, "bernoulli_ expects p to be in [0, 1], but got p=%g", 1 - p);
   if (x->dtype == TT_BOOL || tt_dtype_is_integral(x->dtype))
-    tt_fail(l, TT_INVALID_ARGUMENT, "result type %s can't be cast to the desired output type %s", tt_dtype_text(l->default_dtype),
-            tt_dtype_text(x->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "result type %s can't be cast to the desired output type %s",
+            tt_dtype_text(l->default_dtype), tt_dtype_text(x->dtype));
   if (tt_failed(l)) return;
   tt_value *kept = tt_random_bernoulli(l, -1, 1 - p, x->rank, x->dims);
   tt_value *wide = tt_hlo_convert(b, x, tt_compute_dtype(x->dtype));
   // Multiplied, not selected: infinities and NaN that are dropped stay NaN, as in torch.
-  tt_value *scale = tt_hlo_select(b, kept, tt_hlo_constant_like(b, wide, p < 1 ? 1 / (1 - p) : 0), tt_hlo_constant_like(b, wide, 0));
+  tt_value *scale =
+      tt_hlo_select(b, kept, tt_hlo_constant_like(b, wide, p < 1 ? 1 / (1 - p) : 0), tt_hlo_constant_like(b, wide, 0));
   tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_multiply(b, wide, scale), x->dtype));
   tt_set_result(l, 1, kept);
 }
@@ -46,21 +49,26 @@ void tt_lower_native_dropout_backward(tt_lowering *l) {
 void tt_lower_rrelu_with_noise(tt_lowering *l) {
   tt_builder *b = l->b;
   const tt_tensor *noise = tt_tensor_arg(l, 1);
+  if (!noise) return;
   tt_value *x = tt_operand(l, 0), *wide = tt_hlo_convert(b, x, tt_compute_dtype(x->dtype)), *slope;
-  bool same = noise && noise->rank == x->rank;
+  bool same = noise->rank == x->rank;
   for (int i = 0; same && i < x->rank; ++i) same = noise->sizes[i] == x->dims[i];
-  if (!same && noise)
-    tt_fail(l, TT_INVALID_ARGUMENT, "noise tensor shape must match self tensor shape. Got self.shape = %s noise.shape = %s",
-            tt_shape_text(tt_builder_arena(b), x->rank, x->dims), tt_shape_text(tt_builder_arena(b), noise->rank, noise->sizes));
+  if (!same)
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "noise tensor shape must match self tensor shape. Got self.shape = %s noise.shape = %s",
+            tt_shape_text(tt_builder_arena(b), x->rank, x->dims),
+            tt_shape_text(tt_builder_arena(b), noise->rank, noise->sizes));
   if (tt_failed(l)) return;
   tt_value *lower = tt_number(l, 2, wide->dtype), *upper = tt_number(l, 3, wide->dtype);
   tt_value *zero = tt_hlo_constant_like(b, wide, 0), *one = tt_hlo_constant_like(b, wide, 1);
   if (tt_bool_or(l, 4, false)) {
-    tt_check_all(l, tt_hlo_compare(b, TT_LE, lower, upper), TT_INVALID_ARGUMENT, "Expected from <= to to be true, but got false.");
+    tt_check_all(l, tt_hlo_compare(b, TT_LE, lower, upper), TT_INVALID_ARGUMENT,
+                 "Expected from <= to to be true, but got false.");
     tt_value *unit = tt_random_uniform(l, 5, tt_random_dtype(x->dtype), x->rank, x->dims);
     slope = tt_add(l, tt_mul(l, unit, tt_hlo_subtract(b, upper, lower)), lower);
     // What is written is rounded first, so that the gradient sees the slopes that were used.
-    slope = tt_hlo_select(b, tt_hlo_compare(b, TT_LE, wide, zero), tt_hlo_convert(b, tt_hlo_convert(b, slope, x->dtype), wide->dtype), one);
+    slope = tt_hlo_select(b, tt_hlo_compare(b, TT_LE, wide, zero),
+                          tt_hlo_convert(b, tt_hlo_convert(b, slope, x->dtype), wide->dtype), one);
     tt_write_operand(l, 1, tt_hlo_convert(b, slope, noise->dtype));
   } else {
     tt_value *middle = tt_hlo_multiply(b, tt_hlo_add(b, lower, upper), tt_hlo_constant_like(b, lower, 0.5));
@@ -92,12 +100,16 @@ enum { MOST_CATEGORIES = 1 << 24 };
 
 static bool check_multinomial(tt_lowering *l, const tt_tensor *p, int64_t count, bool replacement) {
   if (!tt_dtype_is_float(p->dtype))
-    tt_fail(l, TT_INVALID_ARGUMENT, "multinomial only supports floating-point dtypes for input, got: %s", tt_dtype_text(p->dtype));
-  else if (p->rank < 1 || p->rank > 2) tt_fail(l, TT_INVALID_ARGUMENT, "prob_dist must be 1 or 2 dim");
-  else if (count <= 0) tt_fail(l, TT_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
+    tt_fail(l, TT_INVALID_ARGUMENT, "multinomial only supports floating-point dtypes for input, got: %s",
+            tt_dtype_text(p->dtype));
+  else if (p->rank < 1 || p->rank > 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "prob_dist must be 1 or 2 dim");
+  else if (count <= 0)
+    tt_fail(l, TT_INVALID_ARGUMENT, "cannot sample n_sample <= 0 samples");
   else if (!replacement && count > p->sizes[p->rank - 1])
     tt_fail(l, TT_INVALID_ARGUMENT, "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
-  else if (p->sizes[p->rank - 1] > MOST_CATEGORIES) tt_fail(l, TT_INVALID_ARGUMENT, "number of categories cannot exceed 2^24");
+  else if (p->sizes[p->rank - 1] > MOST_CATEGORIES)
+    tt_fail(l, TT_INVALID_ARGUMENT, "number of categories cannot exceed 2^24");
   return !tt_failed(l);
 }
 

@@ -20,7 +20,8 @@ static bool only_mask(const tt_lowering *l, int arg, int *out_item) {
 
 static void fail_values(tt_lowering *l, const tt_value *values, int rank, const int64_t *sizes) {
   tt_arena *arena = tt_builder_arena(l->b);
-  tt_fail(l, TT_INVALID_ARGUMENT, "shape mismatch: value tensor of shape %s cannot be broadcast to indexing result of shape %s",
+  tt_fail(l, TT_INVALID_ARGUMENT,
+          "shape mismatch: value tensor of shape %s cannot be broadcast to indexing result of shape %s",
           tt_shape_text(arena, values->rank, values->dims), tt_shape_text(arena, rank, sizes));
 }
 
@@ -78,7 +79,8 @@ static tt_value *put_by_mask(tt_lowering *l, tt_value *x, int item, tt_value *va
     map[i] = item + i;
     if (map[i] < x->rank && mask->dims[i] == x->dims[map[i]]) continue;
     tt_arena *arena = tt_builder_arena(b);
-    tt_fail(l, TT_INDEX, "The shape of the mask %s at index %d does not match the shape of the indexed tensor %s at index %d",
+    tt_fail(l, TT_INDEX,
+            "The shape of the mask %s at index %d does not match the shape of the indexed tensor %s at index %d",
             tt_shape_text(arena, mask->rank, mask->dims), i, tt_shape_text(arena, x->rank, x->dims), map[i]);
     return x;
   }
@@ -137,9 +139,10 @@ void tt_lower_index_put(tt_lowering *l) {
   // torch fills by a mask with a CPU number of any dtype (canDispatchToMaskedFill).
   bool any_dtype = by_mask && !accumulate && given && given->cpu_scalar;
   if (given && given->dtype != x->dtype && !any_dtype) {
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "Index put requires the source and destination dtypes match, got %s for the destination and %s for the source.",
-            tt_dtype_text(x->dtype), tt_dtype_text(given->dtype));
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "Index put requires the source and destination dtypes match, got %s for the destination and %s for the source.",
+        tt_dtype_text(x->dtype), tt_dtype_text(given->dtype));
     return;
   }
   tt_value *values = tt_operand_as(l, 2, x->dtype);
@@ -237,7 +240,8 @@ static bool begin_scatter(tt_lowering *l, element_scatter *s) {
   }
   index = tt_at_least_1d(l->b, index);
   s->corner = tt_corner(l->b, s->x, index->dims, dim);
-  index = tt_index_checked(l, index, s->x->dims[dim], false, TT_INVALID_ARGUMENT, "index is out of bounds for the scattered dimension");
+  index = tt_index_checked(l, index, s->x->dims[dim], false, TT_INVALID_ARGUMENT,
+                           "index is out of bounds for the scattered dimension");
   tt_map_elements(&s->map, s->corner, dim, index);
   return true;
 }
@@ -249,8 +253,7 @@ static void end_scatter(tt_lowering *l, const element_scatter *s, tt_value *corn
 
 // The part of argument 3 that the index spans; a number for every index.
 static tt_value *scatter_source(tt_lowering *l, const element_scatter *s) {
-  if (!tt_tensor_arg(l, 3))
-    return tt_hlo_broadcast_to(l->b, tt_number(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
+  if (!tt_tensor_arg(l, 3)) return tt_hlo_broadcast_to(l->b, tt_number(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
   return tt_corner(l->b, tt_at_least_1d(l->b, tt_operand_as(l, 3, s->x->dtype)), s->map.sizes, -1);
 }
 
@@ -330,7 +333,8 @@ void tt_lower_index_fill(tt_lowering *l) {
   const tt_tensor *index = tt_tensor_arg(l, 2), *value = tt_tensor_arg(l, 3), *self = tt_tensor_arg(l, 0);
   bool complex = value ? tt_dtype_is_complex(value->dtype) : tt_number_dtype(l, 3) == TT_C128;
   if (value && value->rank != 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "index_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "index_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).",
             value->rank);
   if (index && index->dtype != TT_S64) tt_fail(l, TT_INDEX, "index_fill_(): Expected dtype int64 for index.");
   if (complex && self && !tt_dtype_is_complex(self->dtype))
@@ -348,18 +352,23 @@ void tt_lower_put(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *self = tt_operand(l, 0), *index = tt_operand(l, 1), *source = tt_operand(l, 2);
   if (index->dtype != TT_S64)
-    tt_fail(l, TT_INVALID_ARGUMENT, "put_(): Expected a long tensor for index, but got %s", tt_dtype_text(index->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "put_(): Expected a long tensor for index, but got %s",
+            tt_dtype_text(index->dtype));
   if (self->dtype != source->dtype)
-    tt_fail(l, TT_INVALID_ARGUMENT, "put_(): self and source expected to have the same dtype, but got self.dtype = %s and source.dtype = %s",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "put_(): self and source expected to have the same dtype, but got self.dtype = %s and source.dtype = %s",
             tt_dtype_text(self->dtype), tt_dtype_text(source->dtype));
   if (tt_value_count(source) != tt_value_count(index))
-    tt_fail(l, TT_INDEX, "put_(): Expected source and index to have the same number of elements, but got source.numel() = %lld, index.numel() = %lld",
+    tt_fail(l, TT_INDEX,
+            "put_(): Expected source and index to have the same number of elements, but got source.numel() = %lld, "
+            "index.numel() = %lld",
             (long long)tt_value_count(source), (long long)tt_value_count(index));
   if (tt_value_count(self) == 0 && tt_value_count(index) > 0)
     tt_fail(l, TT_INDEX, "put_(): Tried to put elements into an empty tensor");
   if (tt_failed(l)) return;
   tt_value *x = tt_flat(b, self);
-  index = tt_index_checked(l, tt_flat(b, index), x->dims[0], true, TT_INDEX, "out of range: tried to access an index beyond the tensor");
+  index = tt_index_checked(l, tt_flat(b, index), x->dims[0], true, TT_INDEX,
+                           "out of range: tried to access an index beyond the tensor");
   tt_index_map map;
   tt_map_rows(&map, x, 0, index);
   x = tt_index_write(b, x, &map, tt_flat(b, source), tt_bool_or(l, 3, false) ? TT_COMBINE_ADD : TT_COMBINE_REPLACE);
@@ -374,7 +383,8 @@ void tt_lower_masked_scatter(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "masked_scatter: expected self and source to have same dtypes but got%s and %s",
             tt_dtype_text(x->dtype), tt_dtype_text(source->dtype));
   if (mask->dtype != TT_BOOL)
-    tt_fail(l, TT_INVALID_ARGUMENT, "masked_scatter_ only supports boolean masks, but got mask with dtype %s", tt_dtype_text(mask->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "masked_scatter_ only supports boolean masks, but got mask with dtype %s",
+            tt_dtype_text(mask->dtype));
   if (tt_failed(l)) return;
   tt_hlo_broadcast_both(b, &x, &mask);
   if (tt_value_count(mask) > 0) {

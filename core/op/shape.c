@@ -8,14 +8,18 @@
 // torch skips tensors of shape [0] whatever the rank of the others (a rule from when there were no other empty tensors).
 static bool is_skipped(const tt_tensor *t) { return t->rank == 1 && t->sizes[0] == 0; }
 
+// Room for the parts of a list argument; NULL when the call fails.
+static tt_value **new_parts(tt_lowering *l, int count) {
+  tt_value **parts = tt_arena_allocate(tt_builder_arena(l->b), (size_t)count + 1, sizeof *parts);
+  if (!parts) tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory");
+  return parts;
+}
+
 void tt_lower_cat(tt_lowering *l) {
   tt_builder *b = l->b;
   int count = 0, items = tt_list_count(l, 0);
-  tt_value **parts = tt_arena_allocate(tt_builder_arena(b), (size_t)items + 1, sizeof *parts);
-  if (!parts) {
-    tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory");
-    return;
-  }
+  tt_value **parts = new_parts(l, items);
+  if (!parts) return;
   tt_dtype dtype = tt_output_dtype(l, 0, tt_promote_list(l, 0));
   for (int i = 0; i < items; ++i) {
     const tt_tensor *t = tt_list_tensor(l, 0, i);
@@ -38,7 +42,8 @@ static bool check_stack(tt_lowering *l) {
     for (int d = 0; same && d < t->rank; ++d) same = t->sizes[d] == first->sizes[d];
     if (same) continue;
     tt_arena *arena = tt_builder_arena(l->b);
-    tt_fail(l, TT_INVALID_ARGUMENT, "stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %d",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %d",
             tt_shape_text(arena, first->rank, first->sizes), t ? tt_shape_text(arena, t->rank, t->sizes) : "[]", i);
     return false;
   }
@@ -50,9 +55,8 @@ void tt_lower_stack(tt_lowering *l) {
   if (!check_stack(l)) return;
   int items = tt_list_count(l, 0), dim = tt_wrap_dim(l, tt_int(l, 1), tt_list_tensor(l, 0, 0)->rank + 1);
   tt_dtype dtype = tt_output_dtype(l, 0, tt_promote_list(l, 0));
-  tt_value **parts = tt_arena_allocate(tt_builder_arena(b), (size_t)items, sizeof *parts);
-  if (!parts) tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory");
-  if (tt_failed(l)) return;
+  tt_value **parts = new_parts(l, items);
+  if (!parts || tt_failed(l)) return;
   for (int i = 0; i < items; ++i) parts[i] = tt_hlo_unsqueeze_dim(b, tt_list_operand_as(l, 0, i, dtype), dim);
   tt_set_result(l, 0, tt_hlo_concatenate(b, items, parts, dim));
 }
@@ -62,16 +66,17 @@ void tt_lower_block_diag(tt_lowering *l) {
   tt_builder *b = l->b;
   int items = tt_list_count(l, 0);
   tt_dtype dtype = items > 0 ? tt_promote_list(l, 0) : l->default_dtype;
-  tt_value **rows = tt_arena_allocate(tt_builder_arena(b), (size_t)items + 1, sizeof *rows);
+  tt_value **rows = new_parts(l, items);
   int64_t width = 0, left = 0;
   for (int i = 0; i < items; ++i) {
     const tt_tensor *t = tt_list_tensor(l, 0, i);
     if (t && t->rank > 2)
-      tt_fail(l, TT_INVALID_ARGUMENT, "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input %d has %d dimensions", i, t->rank);
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "torch.block_diag: Input tensors must have 2 or fewer dimensions. Input %d has %d dimensions", i,
+              t->rank);
     width += !t || t->rank == 0 ? 1 : t->sizes[t->rank - 1];
   }
-  if (!rows) tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory");
-  if (tt_failed(l)) return;
+  if (!rows || tt_failed(l)) return;
   for (int i = 0; i < items; ++i) {
     tt_value *x = tt_list_operand_as(l, 0, i, dtype);
     while (x->rank < 2 && !tt_failed(l)) x = tt_hlo_unsqueeze_dim(b, x, 0);
@@ -90,7 +95,8 @@ static tt_value *roll_dim(tt_builder *b, tt_value *x, int dim, int64_t shift) {
   if (size == 0) return x;
   shift = (shift % size + size) % size;
   if (shift == 0) return x;
-  tt_value *tail = tt_hlo_slice_dim(b, x, dim, size - shift, size, 1), *head = tt_hlo_slice_dim(b, x, dim, 0, size - shift, 1);
+  tt_value *tail = tt_hlo_slice_dim(b, x, dim, size - shift, size, 1),
+           *head = tt_hlo_slice_dim(b, x, dim, 0, size - shift, 1);
   return tt_hlo_concatenate(b, 2, (tt_value *[]){tail, head}, dim);
 }
 
@@ -99,7 +105,8 @@ void tt_lower_roll(tt_lowering *l) {
   int shift_count, dim_count;
   const int64_t *shifts = tt_ints(l, 1, &shift_count), *dims = tt_ints(l, 2, &dim_count);
   bool flat = dim_count == 0 && shift_count == 1;
-  if (shift_count == 0) tt_fail(l, TT_INVALID_ARGUMENT, "`shifts` required");
+  if (shift_count == 0)
+    tt_fail(l, TT_INVALID_ARGUMENT, "`shifts` required");
   else if (!flat && shift_count != dim_count)
     tt_fail(l, TT_INVALID_ARGUMENT, "shifts and dimensions must align. shifts: %d, dims:%d", shift_count, dim_count);
   else if (!flat && x->rank == 0)
@@ -120,8 +127,10 @@ void tt_lower_flip(tt_lowering *l) {
 }
 
 static bool check_rot90(tt_lowering *l, const tt_value *x, int count, const int64_t *dims) {
-  if (count != 2) tt_fail(l, TT_INVALID_ARGUMENT, "expected total rotation dims == 2, but got dims = %d", count);
-  else if (x->rank < 2) tt_fail(l, TT_INVALID_ARGUMENT, "expected total dims >= 2, but got total dims = %d", x->rank);
+  if (count != 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "expected total rotation dims == 2, but got dims = %d", count);
+  else if (x->rank < 2)
+    tt_fail(l, TT_INVALID_ARGUMENT, "expected total dims >= 2, but got total dims = %d", x->rank);
   else if (dims[0] == dims[1] || llabs(dims[0] - dims[1]) == x->rank)
     tt_fail(l, TT_INVALID_ARGUMENT, "expected rotation dims to be different, but got dim0 = %lld and dim1 = %lld",
             (long long)dims[0], (long long)dims[1]);
@@ -153,7 +162,8 @@ void tt_lower_repeat(tt_lowering *l) {
   const int64_t *repeats = tt_ints(l, 1, &count);
   int lead = count - x->rank;
   if (lead < 0 || count > TT_INDEX_MAX_DIMS / 2) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
     return;
   }
   // [a, b] becomes [repeats, a, repeats, b], where a repeat of 1 takes no dim.
@@ -205,7 +215,8 @@ static tt_value *triangle_row(tt_builder *b, tt_value *k, int64_t first, tt_valu
   double m = 2 * (double)first - 1;
   tt_value *eight = tt_hlo_multiply(b, tt_hlo_convert(b, k, real), tt_hlo_splat(b, real, k->rank, k->dims, 8));
   tt_value *root = tt_hlo_sqrt(b, tt_hlo_add(b, eight, tt_hlo_constant_like(b, eight, m * m)));
-  tt_value *guess = tt_hlo_multiply(b, tt_hlo_subtract(b, root, tt_hlo_constant_like(b, root, m)), tt_hlo_constant_like(b, root, 0.5));
+  tt_value *guess = tt_hlo_multiply(b, tt_hlo_subtract(b, root, tt_hlo_constant_like(b, root, m)),
+                                    tt_hlo_constant_like(b, root, 0.5));
   tt_value *row = tt_hlo_convert(b, guess, k->dtype), *begin[2];
   tt_value *one = tt_hlo_constant_like(b, row, 1), *two = tt_hlo_constant_like(b, row, 2);
   for (int i = 0; i < 2; ++i) { // where this row and the next one begin: row * (row + 2 * first - 1) / 2
@@ -214,7 +225,8 @@ static tt_value *triangle_row(tt_builder *b, tt_value *k, int64_t first, tt_valu
     begin[i] = tt_hlo_divide(b, twice, two);
   }
   tt_value *too_far = tt_hlo_compare(b, TT_GT, begin[0], k), *too_near = tt_hlo_compare(b, TT_LE, begin[1], k);
-  row = tt_hlo_select(b, too_far, tt_hlo_subtract(b, row, one), tt_hlo_select(b, too_near, tt_hlo_add(b, row, one), row));
+  row =
+      tt_hlo_select(b, too_far, tt_hlo_subtract(b, row, one), tt_hlo_select(b, too_near, tt_hlo_add(b, row, one), row));
   tt_value *twice = tt_hlo_multiply(b, row, tt_hlo_add(b, row, tt_hlo_constant_like(b, row, m)));
   *out_begin = tt_hlo_divide(b, twice, two);
   return row;
@@ -238,7 +250,9 @@ static triangle triangle_of(int64_t rows, int64_t columns, int64_t offset) {
   return t;
 }
 
-int64_t tt_triangle_count(int64_t rows, int64_t columns, int64_t offset) { return triangle_of(rows, columns, offset).count; }
+int64_t tt_triangle_count(int64_t rows, int64_t columns, int64_t offset) {
+  return triangle_of(rows, columns, offset).count;
+}
 
 void tt_triangle_positions(tt_builder *b, int64_t rows, int64_t columns, int64_t offset, bool upper, tt_value **out_row,
                            tt_value **out_column) {
@@ -268,7 +282,8 @@ static void lower_triangle_indices(tt_lowering *l, bool upper) {
   if (rows < 0) tt_fail(l, TT_INVALID_ARGUMENT, "row must be non-negative, got%lld", (long long)rows);
   if (columns < 0) tt_fail(l, TT_INVALID_ARGUMENT, "col must be non-negative, got%lld", (long long)columns);
   if (dtype != TT_S64 && dtype != TT_S32)
-    tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s_indices\" not implemented for '%s'", upper ? "triu" : "tril", tt_dtype_text(dtype));
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s_indices\" not implemented for '%s'", upper ? "triu" : "tril",
+            tt_dtype_text(dtype));
   if (tt_failed(l)) return;
   offset = clamp(offset, -rows, columns);
   tt_value *both[2], *none = tt_hlo_splat(b, dtype, 2, (int64_t[]){2, 0}, 0);
@@ -304,7 +319,8 @@ static tt_value *shuffle(tt_builder *b, tt_value *x, const int64_t *five, const 
 
 static bool check_shuffle(tt_lowering *l, const char *op, const char *factor_name, int rank, int64_t factor) {
   if (rank < 3)
-    tt_fail(l, TT_INVALID_ARGUMENT, "%s expects input to have at least 3 dimensions, but got input with %d dimension(s)", op, rank);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "%s expects input to have at least 3 dimensions, but got input with %d dimension(s)", op, rank);
   else if (factor <= 0)
     tt_fail(l, TT_INVALID_ARGUMENT, "%s expects a positive %s, but got %lld", op, factor_name, (long long)factor);
   return !tt_failed(l);
@@ -312,16 +328,17 @@ static bool check_shuffle(tt_lowering *l, const char *op, const char *factor_nam
 
 void tt_lower_pixel_shuffle(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0);
-  int64_t r = tt_int(l, 1);
+  int64_t r = tt_int(l, 1), square = r * r;
   if (!check_shuffle(l, "pixel_shuffle", "upscale_factor", x->rank, r)) return;
   const int64_t *d = x->dims + x->rank - 3;
-  if (d[0] % (r * r) != 0) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
-                                    "upscale_factor, but input.size(-3)=%lld is not divisible by %lld",
-            (long long)d[0], (long long)(r * r));
+  if (d[0] % square != 0) {
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
+            "upscale_factor, but input.size(-3)=%lld is not divisible by %lld",
+            (long long)d[0], (long long)square);
     return;
   }
-  int64_t channels = d[0] / (r * r), three[] = {channels, d[1] * r, d[2] * r};
+  int64_t channels = d[0] / square, three[] = {channels, d[1] * r, d[2] * r};
   tt_set_result(l, 0, shuffle(l->b, x, (int64_t[]){channels, r, r, d[1], d[2]}, (int[]){0, 3, 1, 4, 2}, three));
   tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
 }
@@ -333,8 +350,9 @@ void tt_lower_pixel_unshuffle(tt_lowering *l) {
   const int64_t *d = x->dims + x->rank - 3;
   for (int i = 1; i < 3 && !tt_failed(l); ++i)
     if (d[i] % r != 0)
-      tt_fail(l, TT_INVALID_ARGUMENT, "pixel_unshuffle expects %s to be divisible by downscale_factor, but input.size(%d)=%lld is "
-                                      "not divisible by %lld",
+      tt_fail(l, TT_INVALID_ARGUMENT,
+              "pixel_unshuffle expects %s to be divisible by downscale_factor, but input.size(%d)=%lld is "
+              "not divisible by %lld",
               i == 1 ? "height" : "width", i - 3, (long long)d[i], (long long)r);
   if (tt_failed(l)) return;
   int64_t three[] = {d[0] * r * r, d[1] / r, d[2] / r};
@@ -350,10 +368,12 @@ void tt_lower_channel_shuffle(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "channel_shuffle expects input with > 2 dims, but got input with sizes %s",
             tt_shape_text(tt_builder_arena(b), x->rank, x->dims));
   else if (groups <= 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Number of groups to divide channels in must be positive. Value of groups:%lld", (long long)groups);
+    tt_fail(l, TT_INVALID_ARGUMENT, "Number of groups to divide channels in must be positive. Value of groups:%lld",
+            (long long)groups);
   else if (x->dims[1] % groups != 0)
-    tt_fail(l, TT_INVALID_ARGUMENT, "Number of channels must be divisible by groups. Got %lld channels and %lld groups.",
-            (long long)x->dims[1], (long long)groups);
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Number of channels must be divisible by groups. Got %lld channels and %lld groups.", (long long)x->dims[1],
+            (long long)groups);
   if (tt_failed(l)) return;
   int64_t rest = 1;
   for (int i = 2; i < x->rank; ++i) rest *= x->dims[i];

@@ -38,7 +38,8 @@ static tt_value *write_window(tt_builder *b, tt_value *base, tt_value *value, co
   digit_context context = {b, w->offset};
   tt_view_match(base->rank, base->dims, w->rank, w->sizes, w->strides, w->offset, &view);
   if (tt_builder_failed(b)) return value;
-  return tt_emit_view_write(b, base, value, &view, base->rank, base->dims, w->rank, w->sizes, w->strides, constant_digit, &context);
+  return tt_emit_view_write(b, base, value, &view, base->rank, base->dims, w->rank, w->sizes, w->strides,
+                            constant_digit, &context);
 }
 
 static void drop_dim(window *w, int dim) {
@@ -52,8 +53,10 @@ static void drop_dim(window *w, int dim) {
 // --- the three views --------------------------------------------------------------------------------------------------------------
 
 static bool narrow_slice(tt_lowering *l, window *w, int64_t dim, int64_t start, int64_t end, int64_t step) {
-  if (w->rank == 0) tt_fail(l, TT_INDEX, "slice() cannot be applied to a 0-dim tensor.");
-  else if (step <= 0) tt_fail(l, TT_INVALID_ARGUMENT, "slice step must be positive");
+  if (w->rank == 0)
+    tt_fail(l, TT_INDEX, "slice() cannot be applied to a 0-dim tensor.");
+  else if (step <= 0)
+    tt_fail(l, TT_INVALID_ARGUMENT, "slice step must be positive");
   int d = tt_wrap_dim(l, dim, w->rank);
   if (tt_failed(l)) return false;
   int64_t size = w->sizes[d];
@@ -85,7 +88,8 @@ static bool narrow_select(tt_lowering *l, window *w, int64_t dim, int64_t index)
 static bool narrow_diagonal(tt_lowering *l, window *w, int64_t offset, int64_t dim1, int64_t dim2) {
   int d1 = tt_wrap_dim(l, dim1, w->rank), d2 = tt_wrap_dim(l, dim2, w->rank);
   if (!tt_failed(l) && d1 == d2)
-    tt_fail(l, TT_INVALID_ARGUMENT, "diagonal dimensions cannot be identical %lld, %lld", (long long)dim1, (long long)dim2);
+    tt_fail(l, TT_INVALID_ARGUMENT, "diagonal dimensions cannot be identical %lld, %lld", (long long)dim1,
+            (long long)dim2);
   if (tt_failed(l)) return false;
   int64_t rows = w->sizes[d1] + (offset < 0 ? offset : 0), columns = w->sizes[d2] - (offset > 0 ? offset : 0);
   int64_t size = rows < columns ? rows : columns, stride = w->strides[d1] + w->strides[d2];
@@ -105,7 +109,8 @@ static void write_source(tt_lowering *l, const window *w) {
   for (int i = 0; same && i < w->rank; ++i) same = source->dims[i] == w->sizes[i];
   if (!same) {
     tt_arena *arena = tt_builder_arena(l->b);
-    tt_fail(l, TT_INVALID_ARGUMENT, "expected src to have a size equal to the slice of self. src size = %s, slice size = %s",
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "expected src to have a size equal to the slice of self. src size = %s, slice size = %s",
             tt_shape_text(arena, source->rank, source->dims), tt_shape_text(arena, w->rank, w->sizes));
     return;
   }
@@ -120,7 +125,8 @@ static window window_of_self(tt_lowering *l) {
 
 void tt_lower_slice_scatter(tt_lowering *l) {
   window w = window_of_self(l);
-  if (narrow_slice(l, &w, tt_int(l, 2), tt_int_or(l, 3, 0), tt_int_or(l, 4, INT64_MAX), tt_int(l, 5))) write_source(l, &w);
+  if (narrow_slice(l, &w, tt_int(l, 2), tt_int_or(l, 3, 0), tt_int_or(l, 4, INT64_MAX), tt_int(l, 5)))
+    write_source(l, &w);
 }
 
 void tt_lower_select_scatter(tt_lowering *l) {
@@ -164,10 +170,11 @@ void tt_lower_diagonal_backward(tt_lowering *l) {
 
 void tt_lower_diag_embed(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0);
-  int64_t offset = tt_int(l, 1), dims[TT_INDEX_MAX_DIMS];
+  int64_t offset = tt_int(l, 1), dims[TT_INDEX_MAX_DIMS] = {0};
   int rank = x->rank + 1, d1 = tt_wrap_dim(l, tt_int(l, 2), rank), d2 = tt_wrap_dim(l, tt_int(l, 3), rank);
   if (!tt_failed(l) && d1 == d2)
-    tt_fail(l, TT_INVALID_ARGUMENT, "diagonal dimensions cannot be identical %lld, %lld", (long long)tt_int(l, 2), (long long)tt_int(l, 3));
+    tt_fail(l, TT_INVALID_ARGUMENT, "diagonal dimensions cannot be identical %lld, %lld", (long long)tt_int(l, 2),
+            (long long)tt_int(l, 3));
   if (tt_failed(l)) return;
   int64_t size = x->dims[x->rank - 1] + llabs(offset);
   for (int i = 0, next = 0; i < rank; ++i) dims[i] = i == d1 || i == d2 ? size : x->dims[next++];

@@ -22,6 +22,8 @@ static tt_status reserve(tt_key *key, int more) {
 
 static inline void put(tt_key *key, uint64_t word) { key->words[key->count++] = word; }
 
+static inline void put_double(tt_key *key, double value) { memcpy(&key->words[key->count++], &value, sizeof value); }
+
 static void put_all(tt_key *key, int count, const int64_t *values) {
   if (count) memcpy(key->words + key->count, values, (size_t)count * sizeof *values);
   key->count += count;
@@ -67,8 +69,11 @@ static tt_status put_args(tt_key *key, const tt_arg *args, int count, bool stati
     switch (a->kind) {
     case TT_ARG_INT:
     case TT_ARG_BOOL: put(key, (uint64_t)a->u.integer); break;
-    case TT_ARG_DOUBLE: memcpy(&key->words[key->count++], &a->u.real, 8); break;
-    case TT_ARG_COMPLEX: put_all(key, 2, (const int64_t *)(const void *)a->u.complex_number); break;
+    case TT_ARG_DOUBLE: put_double(key, a->u.real); break;
+    case TT_ARG_COMPLEX:
+      put_double(key, a->u.complex_number[0]);
+      put_double(key, a->u.complex_number[1]);
+      break;
     case TT_ARG_STRING: TT_TRY(put_string(key, a->u.string)); break;
     case TT_ARG_LIST:
       put(key, (uint64_t)a->count);
@@ -117,7 +122,8 @@ static tt_status put_window(tt_key *key, const tt_tensor *t, const tt_layout *la
 static tt_status put_recorded(tt_key *key, const tt_tensor *t) {
   TT_TRY(reserve(key, 4));
   put_all(key, 2, (int64_t[]){t->offset, t->integer});
-  put_all(key, 2, (const int64_t *)(const void *)(double[]){t->real, t->imag});
+  put_double(key, t->real);
+  put_double(key, t->imag);
   return TT_SUCCESS;
 }
 

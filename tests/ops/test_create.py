@@ -59,7 +59,7 @@ def test_arange_compiles_once():
     assert [compiles(start) for start in range(20, 30)] == [before] * 10
 
 
-@pytest.mark.parametrize("dtype", DTYPES + [torch.complex64])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 def test_linspace(dtype):
     tolerance = ULPS.get(dtype, 1e-6 if dtype.is_complex else 0)
     for args in ((0, 1, 11), (3, 90, 7), (5, 2, 4), (1, 9, 1), (1, 9, 0), (2, 7, 2)):

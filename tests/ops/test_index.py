@@ -60,7 +60,7 @@ def check_error(function, *args, match=None):
 
 # --- x[...] -----------------------------------------------------------------------------------------------------------------
 
-I = torch.tensor
+I = torch.tensor  # noqa: E741
 PATTERNS = {
     "first": lambda x, i, j: x[i],
     "second": lambda x, i, j: x[:, j],
@@ -423,8 +423,11 @@ def test_embedding_bag(mode, options):
 
     check(bag, weight, index, offsets)
     check_grad(bag, weight, index, offsets)
-    check(lambda w, i: F.embedding_bag(i, w, mode=mode, **{k: v for k, v in options.items() if k == "padding_idx"}),
-          weight.detach(), index.reshape(2, 3).int())
+    check(
+        lambda w, i: F.embedding_bag(i, w, mode=mode, **{k: v for k, v in options.items() if k == "padding_idx"}),
+        weight.detach(),
+        index.reshape(2, 3).int(),
+    )
 
 
 def test_embedding_bag_weights():
@@ -439,6 +442,10 @@ def test_embedding_bag_weights():
 
 def test_embedding_bag_errors():
     weight, index = make(5, 4), I([1, 2, 4])
-    check_error(lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"), weight, index, I([1, 2]), match="offsets.0. has to be 0")
-    check_error(lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"), weight, index, I([0, 7]), match="offsets.-1. can not be greater")
-    check_error(lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"), weight, I([5]), I([0]), match="not in the valid range")
+
+    def bag(weight, index, offsets):
+        return F.embedding_bag(index, weight, offsets, mode="sum")
+
+    check_error(bag, weight, index, I([1, 2]), match="offsets.0. has to be 0")
+    check_error(bag, weight, index, I([0, 7]), match="offsets.-1. can not be greater")
+    check_error(bag, weight, I([5]), I([0]), match="not in the valid range")

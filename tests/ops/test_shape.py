@@ -93,7 +93,7 @@ def test_stack():
     check(torch.hstack, [x, x])
     check(torch.dstack, [x, x])
     check_grad(torch.stack, [x.requires_grad_(), make(2, 3).requires_grad_()])
-    check_error(torch.stack, [make(2, 3), make(2, 2)], match="stack expects each tensor to be equal size, but got .2, 3. at entry 0 and")
+    check_error(torch.stack, [make(2, 3), make(2, 2)], match="equal size, but got .2, 3. at entry 0 and")
     check_error(lambda xs: torch.stack(xs, 5), [make(2), make(2)], match="Dimension out of range")
 
 
@@ -111,15 +111,27 @@ def test_block_diag():
 def test_turns(layout):
     def turns(x):
         x = LAYOUTS[layout](x)
-        return [torch.roll(x, (1, -2), (0, 2)), torch.roll(x, 3), torch.flip(x, (0, -1)), torch.rot90(x, 1, (0, 2)),
-                torch.rot90(x, -2, (1, 2)), torch.rot90(x, 7, (2, 0)), x.repeat(2, 1, 3), x.repeat(2, 1, 1, 2), x.tile(2)]
+        return [
+            torch.roll(x, (1, -2), (0, 2)),
+            torch.roll(x, 3),
+            torch.flip(x, (0, -1)),
+            torch.rot90(x, 1, (0, 2)),
+            torch.rot90(x, -2, (1, 2)),
+            torch.rot90(x, 7, (2, 0)),
+            x.repeat(2, 1, 3),
+            x.repeat(2, 1, 1, 2),
+            x.tile(2),
+        ]
 
     check(turns, make(3, 4, 5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_turns_dtypes(dtype):
-    check(lambda x: [torch.roll(x, 1, 0), torch.flip(x, (0,)), torch.rot90(x), x.repeat(2, 2), x.tril(), x.triu(1)], make(3, 4, dtype=dtype))
+    check(
+        lambda x: [torch.roll(x, 1, 0), torch.flip(x, (0,)), torch.rot90(x), x.repeat(2, 2), x.tril(), x.triu(1)],
+        make(3, 4, dtype=dtype),
+    )
 
 
 def test_turns_edges():
@@ -144,13 +156,20 @@ def test_triangles(diagonal):
     check(lambda x: [x.tril(diagonal), x.triu(diagonal), x.clone().tril_(diagonal)], make(2, 4, 3))
     if abs(diagonal) < 11:
         for rows, columns in ((4, 3), (3, 6), (1, 1), (0, 3), (70, 50)):
-            check(lambda d: [torch.tril_indices(rows, columns, diagonal, device=d.device),
-                             torch.triu_indices(rows, columns, diagonal, device=d.device, dtype=torch.int32)], torch.empty(0))
+            check(
+                lambda d: [
+                    torch.tril_indices(rows, columns, diagonal, device=d.device),
+                    torch.triu_indices(rows, columns, diagonal, device=d.device, dtype=torch.int32),
+                ],
+                torch.empty(0),
+            )
 
 
 def test_triangles_large():
     for n in (300, 1500):
-        check(lambda d: [torch.tril_indices(n, n, -1, device=d.device), torch.triu_indices(n, n, device=d.device)], torch.empty(0))
+        check(
+            lambda d: [torch.tril_indices(n, n, -1, device=d.device), torch.triu_indices(n, n, device=d.device)], torch.empty(0)
+        )
     check_grad(lambda x: x.tril() + x.triu(1), make(3, 3).requires_grad_())
     check_error(lambda x: torch.tril_indices(-1, 2, device=x.device), torch.empty(0), match="row must be non-negative")
 
@@ -200,8 +219,16 @@ def test_view_scatter(case):
 
 def test_view_backward():
     x = make(3, 6, 4).requires_grad_()
-    for view in (lambda x: x[1], lambda x: x[:, ::2], lambda x: x[:, 4:1], lambda x: x.diagonal(1, 0, 2), lambda x: x.unfold(1, 3, 2),
-                 lambda x: x.unfold(2, 2, 3), lambda x: x[..., -1], lambda x: x.narrow(1, 2, 3)):
+    for view in (
+        lambda x: x[1],
+        lambda x: x[:, ::2],
+        lambda x: x[:, 4:1],
+        lambda x: x.diagonal(1, 0, 2),
+        lambda x: x.unfold(1, 3, 2),
+        lambda x: x.unfold(2, 2, 3),
+        lambda x: x[..., -1],
+        lambda x: x.narrow(1, 2, 3),
+    ):
         check_grad(lambda x: view(x) * 2, x)
     check_grad(lambda x: x.unfold(0, 1, 1), torch.tensor(2.0, requires_grad=True))
     check_grad(lambda x: x.unfold(0, 40, 1), make(60).requires_grad_())
@@ -209,7 +236,16 @@ def test_view_backward():
 
 def test_diag_embed():
     x = make(2, 3)
-    check(lambda x: [torch.diag_embed(x), torch.diag_embed(x, 1), torch.diag_embed(x, -2, 0, 2), torch.diag(x[0]), torch.diagflat(x)], x)
+    check(
+        lambda x: [
+            torch.diag_embed(x),
+            torch.diag_embed(x, 1),
+            torch.diag_embed(x, -2, 0, 2),
+            torch.diag(x[0]),
+            torch.diagflat(x),
+        ],
+        x,
+    )
     check(torch.diag_embed, x > 0)
     check_grad(torch.diag_embed, x.requires_grad_())
     check_error(lambda x: torch.diag_embed(x, 0, 1, 1), x.detach(), match="diagonal dimensions cannot be identical")
@@ -258,7 +294,7 @@ def test_pad(mode, rank):
 
 def test_pad_errors():
     x = make(1, 2, 3, 4)
-    check_error(lambda x: F.pad(x, (4, 0, 0, 0), mode="reflect"), x, match="Padding size should be less than the corresponding input dim")
+    check_error(lambda x: F.pad(x, (4, 0, 0, 0), mode="reflect"), x, match="Padding size should be less than")
     check_error(lambda x: A.reflection_pad2d(x, [1, 1]), x, match="padding size is expected to be 4")
     check_error(lambda x: A.reflection_pad2d(x[0, 0], [1, 1, 1, 1]), x, match="Expected 3D or 4D")
     check_error(lambda x: A.reflection_pad2d_backward(x, x, [1, 1, 1, 1]), x, match="gradOutput width unexpected")
