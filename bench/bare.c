@@ -23,28 +23,39 @@ static const program programs[] = {
     {"add16",
      MAIN("%a: tensor<16xf32>, %b: tensor<16xf32>", "tensor<16xf32>",
           "%0 = stablehlo.add %a, %b : tensor<16xf32>\nreturn %0 : tensor<16xf32>\n"),
-     2, 1, {16}},
+     2,
+     1,
+     {16}},
     {"transpose_add64",
      MAIN("%a: tensor<64x64xf32>, %b: tensor<64x64xf32>", "tensor<64x64xf32>",
           "%0 = stablehlo.transpose %a, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>\n"
           "%1 = stablehlo.add %0, %b : tensor<64x64xf32>\nreturn %1 : tensor<64x64xf32>\n"),
-     2, 2, {64, 64}},
+     2,
+     2,
+     {64, 64}},
     {"slice_add64",
      MAIN("%a: tensor<64x64xf32>", "tensor<32x64xf32>",
           "%0 = stablehlo.slice %a [1:33, 0:64] : (tensor<64x64xf32>) -> tensor<32x64xf32>\n"
           "%1 = stablehlo.add %0, %0 : tensor<32x64xf32>\nreturn %1 : tensor<32x64xf32>\n"),
-     1, 2, {64, 64}},
+     1,
+     2,
+     {64, 64}},
     {"sum16",
      MAIN("%a: tensor<16xf32>", "tensor<f32>",
           "%c = stablehlo.constant dense<0.0> : tensor<f32>\n"
-          "%0 = stablehlo.reduce(%a init: %c) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>)"
+          "%0 = stablehlo.reduce(%a init: %c) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, "
+          "tensor<f32>)"
           " -> tensor<f32>\nreturn %0 : tensor<f32>\n"),
-     1, 1, {16}},
+     1,
+     1,
+     {16}},
     {"mm64",
      MAIN("%a: tensor<64x64xf32>, %b: tensor<64x64xf32>", "tensor<64x64xf32>",
           "%0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<64x64xf32>, tensor<64x64xf32>) -> "
           "tensor<64x64xf32>\nreturn %0 : tensor<64x64xf32>\n"),
-     2, 2, {64, 64}},
+     2,
+     2,
+     {64, 64}},
 };
 
 static double now_us(void) {

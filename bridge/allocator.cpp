@@ -19,7 +19,7 @@ void set_stat(c10::CachingAllocator::StatArray &stat, int64_t current, int64_t p
 }
 
 class Allocator final : public c10::DeviceAllocator {
- public:
+public:
   c10::DataPtr allocate(size_t byte_size) override {
     const int index = tt_current_device();
     tt_storage *storage = nullptr;

@@ -17,10 +17,12 @@ bool has_fused_rows() {
   return has;
 }
 
-bool fits(const at::Tensor &tensor) { return tensor.dim() == 4 && tensor.is_floating_point() && tensor.itemsize() >= 2; }
+bool fits(const at::Tensor &tensor) {
+  return tensor.dim() == 4 && tensor.is_floating_point() && tensor.itemsize() >= 2;
+}
 
-int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, const std::optional<at::Tensor> &,
-               double, bool, std::optional<double>, bool) {
+int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
+               const std::optional<at::Tensor> &, double, bool, std::optional<double>, bool) {
   const bool allowed = at::globalContext().userEnabledOverrideableSDP() && has_fused_rows();
   const bool fused = allowed && fits(query) && fits(key) && fits(value);
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);

@@ -7,13 +7,13 @@
 namespace torch_tpu {
 namespace {
 
-at::Tensor binary_cross_entropy_banned(const at::Tensor &, const at::Tensor &, const std::optional<at::Tensor> &, int64_t) {
-  TORCH_CHECK(false,
-              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
-              "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
-              "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
-              "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
-              "safe to autocast.");
+at::Tensor binary_cross_entropy_banned(const at::Tensor &, const at::Tensor &, const std::optional<at::Tensor> &,
+                                       int64_t) {
+  TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+                     "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+                     "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+                     "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+                     "safe to autocast.");
 }
 
 } // namespace
@@ -23,7 +23,8 @@ void register_autocast() {
   auto &all = *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   all.fallback(torch::CppFunction::makeFallthrough());
 
-  auto &m = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+  auto &m =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
 #define LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define FLOAT32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
 #define FLOAT32_SET_DTYPE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)

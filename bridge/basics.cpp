@@ -44,7 +44,8 @@ ScalarType checked_dtype(const char *op, optional<ScalarType> dtype, optional<c1
 }
 
 Tensor empty_memory_format(IntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout> layout,
-                           optional<c10::Device> device, optional<bool> pin_memory, optional<c10::MemoryFormat> format) {
+                           optional<c10::Device> device, optional<bool> pin_memory,
+                           optional<c10::MemoryFormat> format) {
   const ScalarType type = checked_dtype("empty", dtype, layout, pin_memory);
   const c10::OptionalDeviceGuard guard(device);
   return at::detail::empty_generic(size, allocator(), kKeys, type, format);
@@ -157,7 +158,8 @@ Tensor select_by_mask(const Tensor &self, const Tensor &mask) {
 }
 
 Tensor &masked_select_out(const Tensor &self, const Tensor &mask, Tensor &out) {
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
   const Tensor result = select_by_mask(self, mask);
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
@@ -169,7 +171,8 @@ optional<ScalarType> dtype_of_call(const c10::FunctionSchema &schema, c10::Array
   optional<ScalarType> type;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (schema.arguments()[i].name() == "dtype" && arguments[i].isInt()) return arguments[i].toScalarType();
-    if (arguments[i].isTensor() && arguments[i].toTensor().defined() && !type) type = arguments[i].toTensor().scalar_type();
+    if (arguments[i].isTensor() && arguments[i].toTensor().defined() && !type)
+      type = arguments[i].toTensor().scalar_type();
   }
   return type;
 }
@@ -219,8 +222,9 @@ void register_basics() {
   for (const auto key : {c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::SparsePrivateUse1,
                          c10::DispatchKey::SparseCsrPrivateUse1}) {
     auto &all = *new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    all.fallback(key == c10::DispatchKey::QuantizedPrivateUse1 ? torch::CppFunction::makeFromBoxedFunction<&raise_quantized>()
-                                                               : torch::CppFunction::makeFromBoxedFunction<&raise_sparse>());
+    all.fallback(key == c10::DispatchKey::QuantizedPrivateUse1
+                     ? torch::CppFunction::makeFromBoxedFunction<&raise_quantized>()
+                     : torch::CppFunction::makeFromBoxedFunction<&raise_sparse>());
   }
 
   // torch resolves conjugate and negative bits by copying, so these see them.

@@ -177,7 +177,8 @@ at::Tensor take(tt_results &results, int &next) {
 }
 
 // One return: the next of the results, or an argument, which leaves the stack.
-c10::IValue make_return(const Overload &overload, size_t index, c10::IValue *arguments, tt_results &results, int &next) {
+c10::IValue make_return(const Overload &overload, size_t index, c10::IValue *arguments, tt_results &results,
+                        int &next) {
   const Overload::ReturnPlan &plan = overload.returns[index];
   switch (plan.kind) {
   case Overload::Return::kFresh: return take(results, next);

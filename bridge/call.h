@@ -29,7 +29,7 @@ struct Results : tt_results {
 };
 
 class FlatCall {
- public:
+public:
   // Raises torch's errors for tensors on wrong devices and for written tensors that overlap themselves.
   FlatCall(const Overload &overload, const c10::OperatorHandle &op, const torch::jit::Stack &stack);
   FlatCall(const FlatCall &) = delete;
@@ -40,7 +40,7 @@ class FlatCall {
 
   tt_call core;
 
- private:
+private:
   void add(const c10::IValue &value, tt_arg &arg, bool number, bool written);
   void add_tensor(const at::Tensor &tensor, tt_arg &arg, bool written);
   void add_host_tensor(const at::Tensor &tensor, tt_tensor &slot, bool written);
@@ -49,8 +49,8 @@ class FlatCall {
 
   static constexpr size_t kArgs = 16, kItems = 32, kTensors = 8;
   const c10::OperatorHandle &op_;
-  int argument_ = 0;     // being added
-  int device_ = -1;      // of the first TPU tensor
+  int argument_ = 0; // being added
+  int device_ = -1;  // of the first TPU tensor
   size_t items_used_ = 0;
   c10::SmallVector<tt_arg, kArgs> args_;
   c10::SmallVector<tt_tensor, kTensors> tensors_;

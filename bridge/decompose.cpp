@@ -81,7 +81,7 @@ bool is_active(const Overload &overload) {
 
 // From tt_record_begin to tt_record_end; aborts on the way out if that did not come.
 class Recording {
- public:
+public:
   Recording(const Overload &overload, const tt_call &call) : call_(call), active_{overload, active} {
     TT_CHECK(tt_record_begin(&call));
     active = &active_;
@@ -95,7 +95,7 @@ class Recording {
     TT_CHECK(tt_record_end(&call_, results.data(), static_cast<int>(results.size())));
   }
 
- private:
+private:
   const tt_call &call_;
   const Active active_;
   bool ended_ = false;

@@ -52,9 +52,10 @@ void announce(Unlowered &op, const FlatCall &call) {
   TORCH_CHECK_NOT_IMPLEMENTED(policy != TT_FALLBACK_ERROR, op.name, " is not lowered for TPU (inputs: ", inputs.str(),
                               "). torch.tpu.fallback = 'warn' or 'allow' lets it run on the CPU.");
   op.warned = true;
-  TORCH_WARN(op.name, " is not lowered for TPU; it runs on the CPU (inputs: ", inputs.str(),
-             "). This copies its tensors to the host and back each time. torch.tpu.fallback = 'error' turns this into an "
-             "error, 'allow' silences it.");
+  TORCH_WARN(
+      op.name, " is not lowered for TPU; it runs on the CPU (inputs: ", inputs.str(),
+      "). This copies its tensors to the host and back each time. torch.tpu.fallback = 'error' turns this into an "
+      "error, 'allow' silences it.");
 }
 
 // CPU kernels take CPU generators: one whose seed follows from the TPU generator's state stands in.
@@ -63,8 +64,9 @@ void replace_generators(const c10::OperatorHandle &op, int device_index, torch::
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (*arguments[i].type() != *c10::OptionalType::create(c10::GeneratorType::get())) continue;
     c10::IValue &value = stack[stack.size() - arguments.size() + i];
-    tt_generator *generator = value.isNone() ? generator_of(default_generator(static_cast<c10::DeviceIndex>(device_index)))
-                                             : generator_of(value.toGenerator());
+    tt_generator *generator = value.isNone()
+                                  ? generator_of(default_generator(static_cast<c10::DeviceIndex>(device_index)))
+                                  : generator_of(value.toGenerator());
     uint64_t state[2];
     tt_generator_advance(generator, 4, state);
     value = at::detail::createCPUGenerator(state[0] + 0x9e3779b97f4a7c15 * state[1]);
@@ -95,7 +97,8 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   if (!call.run(results)) return finish(entry.overload, results, *stack);
   if (entry.try_decomposition && record_decomposition(op, entry.overload, call, *stack) && !call.run(results))
     return finish(entry.overload, results, *stack);
-  TORCH_CHECK_NOT_IMPLEMENTED(!tt_record_active(), entry.name, " is not lowered for TPU and cannot be part of a program");
+  TORCH_CHECK_NOT_IMPLEMENTED(!tt_record_active(), entry.name,
+                              " is not lowered for TPU and cannot be part of a program");
   announce(entry, call);
   run_on_cpu(op, entry.overload, call.core.device_index, *stack);
   entry.try_decomposition = false; // the call was sound, so the decomposition (if any) is of no use here

@@ -15,7 +15,7 @@ namespace torch_tpu {
 namespace {
 
 class Generator final : public c10::GeneratorImpl {
- public:
+public:
   // Takes over one reference.
   explicit Generator(tt_generator *generator)
       : GeneratorImpl({kTPU, static_cast<c10::DeviceIndex>(tt_generator_device(generator))},
@@ -50,7 +50,7 @@ class Generator final : public c10::GeneratorImpl {
     return state.getIntrusivePtr();
   }
 
- private:
+private:
   Generator *clone_impl() const override {
     tt_generator *copy = nullptr;
     TT_CHECK(tt_generator_create(device().index(), current_seed(), &copy));
@@ -91,7 +91,8 @@ at::Generator new_generator(c10::DeviceIndex index) {
 
 tt_generator *generator_of(const at::Generator &generator) {
   const auto *impl = dynamic_cast<const Generator *>(generator.unsafeGetGeneratorImpl());
-  TORCH_CHECK(impl != nullptr, "Expected a 'tpu' device type for generator but found '", generator.device().type(), "'");
+  TORCH_CHECK(impl != nullptr, "Expected a 'tpu' device type for generator but found '", generator.device().type(),
+              "'");
   return impl->get();
 }
 

@@ -18,7 +18,7 @@ c10::Stream stream(c10::Device device, int64_t id) {
 }
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
- public:
+public:
   c10::DeviceType type() const override { return kTPU; }
 
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -48,7 +48,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   // --- streams
-  c10::Stream getStream(c10::Device device) const override { return stream(device, tt_stream_current(index_of(device))); }
+  c10::Stream getStream(c10::Device device) const override {
+    return stream(device, tt_stream_current(index_of(device)));
+  }
   c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return getNewStream(device, 0); }
   c10::Stream getNewStream(c10::Device device, int) const override {
@@ -59,12 +61,15 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void *getStreamNativeHandle(const c10::Stream stream) const override { return reinterpret_cast<void *>(stream.id()); }
   bool queryStream(const c10::Stream &stream) const override { return tt_device_is_idle(index_of(stream.device())); }
-  void synchronizeStream(const c10::Stream &stream) const override { TT_CHECK(tt_synchronize(index_of(stream.device()))); }
+  void synchronizeStream(const c10::Stream &stream) const override {
+    TT_CHECK(tt_synchronize(index_of(stream.device())));
+  }
   void synchronizeDevice(const c10::DeviceIndex index) const override { TT_CHECK(tt_synchronize(index)); }
   void recordDataPtrOnStream(const c10::DataPtr &, const c10::Stream &) const override {}
 
   // --- events
-  void record(void **event, const c10::Stream &stream, const c10::DeviceIndex index, const c10::EventFlag) const override {
+  void record(void **event, const c10::Stream &stream, const c10::DeviceIndex index,
+              const c10::EventFlag) const override {
     TORCH_CHECK(index == -1 || index == stream.device_index(), "Event device index ", index,
                 " does not match recording stream's device index ", stream.device_index(), ".");
     const int device = index_of(stream.device());

@@ -11,7 +11,7 @@ namespace torch_tpu {
 namespace {
 
 class Hooks final : public at::PrivateUse1HooksInterface {
- public:
+public:
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return tt_runtime_device_count() > 0; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return tt_runtime_started(); }
@@ -33,7 +33,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   const at::Generator &getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     const int count = tt_runtime_device_count();
-    TORCH_CHECK(index < count, "Device index value ", static_cast<int>(index), " is out of index range [0, ", count, ")");
+    TORCH_CHECK(index < count, "Device index value ", static_cast<int>(index), " is out of index range [0, ", count,
+                ")");
     return new_generator(index);
   }
 

@@ -17,7 +17,7 @@ constexpr size_t kPage = 4096;
 
 // The live blocks, by address.
 class Blocks {
- public:
+public:
   void *allocate(size_t byte_size) {
     void *block = nullptr;
     TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&block, kPage, byte_size) == 0,
@@ -68,7 +68,7 @@ class Blocks {
       reset(*stat);
   }
 
- private:
+private:
   std::mutex lock_;
   std::map<const char *, size_t> blocks_;
   at::HostStats stats_;
@@ -82,7 +82,7 @@ Blocks &blocks() {
 void free_block(void *block) { blocks().free(block); }
 
 class PinnedAllocator final : public at::HostAllocator {
- public:
+public:
   c10::DataPtr allocate(size_t byte_size) override {
     void *block = byte_size > 0 ? blocks().allocate(byte_size) : nullptr;
     return {block, block, &free_block, c10::Device(c10::DeviceType::CPU)};

@@ -11,13 +11,13 @@ namespace {
 thread_local const tt_overload *expected_out = nullptr;
 
 class ExpectOut {
- public:
+public:
   explicit ExpectOut(const tt_overload *out) : before_(std::exchange(expected_out, out)) {}
   ~ExpectOut() { expected_out = before_; }
   ExpectOut(const ExpectOut &) = delete;
   ExpectOut &operator=(const ExpectOut &) = delete;
 
- private:
+private:
   const tt_overload *before_;
 };
 
@@ -50,7 +50,8 @@ void Kernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torc
   finish(overload, results, *stack);
 }
 
-OutKernel::OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool structured, const c10::OperatorHandle &functional)
+OutKernel::OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool structured,
+                     const c10::OperatorHandle &functional)
     : overload(op, row, false), structured_(structured), functional_(functional) {
   for (const auto &argument : functional.schema().arguments())
     sources_.push_back(op.schema().argumentIndexWithName(argument.name()).value_or(-1));

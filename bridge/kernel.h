@@ -11,7 +11,7 @@ namespace torch_tpu {
 
 // A functional or in-place overload, or an out= variant that a row names itself.
 class Kernel final : public c10::OperatorKernel {
- public:
+public:
   Kernel(const c10::OperatorHandle &op, const tt_op *row, bool structured) : overload(op, row, structured) {}
   void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit::Stack *stack);
 
@@ -20,13 +20,13 @@ class Kernel final : public c10::OperatorKernel {
 
 // An out= variant whose functional sibling is lowered.
 class OutKernel final : public c10::OperatorKernel {
- public:
+public:
   OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool structured, const c10::OperatorHandle &functional);
   void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit::Stack *stack);
 
   Overload overload;
 
- private:
+private:
   void assert_no_partial_overlap(const torch::jit::Stack &stack) const;
   void run_functional(torch::jit::Stack &stack) const;
 

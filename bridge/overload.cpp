@@ -86,7 +86,8 @@ Overload::Overload(const c10::OperatorHandle &op, const tt_op *row, bool structu
   for (const auto &result : schema.returns()) returns.push_back(plan_return(schema, result));
 
   const auto name = c10::toString(op.operator_name());
-  core = tt_overload_create(row, name.c_str(), variant_of(schema), structured, arg_count, static_cast<int>(returns.size()));
+  core = tt_overload_create(row, name.c_str(), variant_of(schema), structured, arg_count,
+                            static_cast<int>(returns.size()));
   TORCH_CHECK_WITH(OutOfMemoryError, core != nullptr, "host memory is exhausted");
   probe = *core;
   probe.structured = true;

@@ -17,7 +17,7 @@ bool is_output(const c10::Argument &argument); // of an out= variant
 tt_variant variant_of(const c10::FunctionSchema &schema);
 
 class Overload {
- public:
+public:
   // `row` may be NULL: an op without a lowering.
   Overload(const c10::OperatorHandle &op, const tt_op *row, bool structured);
 

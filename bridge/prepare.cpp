@@ -25,7 +25,8 @@ bool is_mask(const at::Tensor &index) {
 bool is_ready(const c10::IValue &index, bool writes) {
   if (index.isNone() || !index.toTensor().defined()) return true;
   const at::Tensor &tensor = index.toTensor();
-  return tensor.device().type() == kTPU && (!is_mask(tensor) || (writes && tensor.scalar_type() == c10::ScalarType::Bool));
+  return tensor.device().type() == kTPU &&
+         (!is_mask(tensor) || (writes && tensor.scalar_type() == c10::ScalarType::Bool));
 }
 
 Indices expand(const at::Tensor &self, const Indices &indices) {
@@ -39,7 +40,7 @@ Indices expand(const at::Tensor &self, const Indices &indices) {
 
 bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
   const size_t first = stack.size() - overload.arg_count;
-  c10::IValue &argument = stack[first + 1]; // self, indices, values, accumulate
+  c10::IValue &argument = stack[first + 1];  // self, indices, values, accumulate
   const bool puts = overload.arg_count >= 4; // index_put and its siblings
   bool ready = true;
   for (const auto &index : argument.toListRef()) ready = ready && is_ready(index, puts);
@@ -75,10 +76,12 @@ const c10::IValue *arguments(const Overload &overload, const torch::jit::Stack &
 void resize(const at::Tensor &out, int64_t size) {
   if (out.numel() == size) return;
   if (out.numel() > 0) {
-    TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
-               " which does not match the computed number of elements ", size,
-               ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
-               "shape (", size, ",).");
+    TORCH_WARN(
+        "The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+        " which does not match the computed number of elements ", size,
+        ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor of "
+        "shape (",
+        size, ",).");
   }
   out.resize_({size});
 }

@@ -20,7 +20,7 @@ using c10::OperatorHandle;
 
 // Every overload of aten, by base name.
 class Aten {
- public:
+public:
   Aten() {
     auto &dispatcher = c10::Dispatcher::singleton();
     for (const auto &name : dispatcher.getAllOpNames())
@@ -42,7 +42,7 @@ class Aten {
     return std::nullopt;
   }
 
- private:
+private:
   std::unordered_map<std::string, std::vector<OperatorHandle>> overloads_;
 };
 
@@ -69,7 +69,8 @@ std::optional<OperatorHandle> find_sibling(const Aten &aten, const OperatorHandl
   const std::string base = op.schema().name().substr(6) + (variant == TT_IN_PLACE ? "_" : "");
   for (const bool exact : {true, false}) // norm.ScalarOpt_dim has norm.out and norm.dtype_out
     for (const auto &sibling : aten.overloads(base))
-      if (variant_of(sibling.schema()) == variant && same_arguments(op.schema(), sibling.schema(), exact)) return sibling;
+      if (variant_of(sibling.schema()) == variant && same_arguments(op.schema(), sibling.schema(), exact))
+        return sibling;
   return std::nullopt;
 }
 
@@ -90,7 +91,7 @@ bool returns_only_outputs(const FunctionSchema &schema) {
 }
 
 class Registration {
- public:
+public:
   void add_row(const tt_op *row) {
     const auto op = aten_.find(row->name);
     if (!op) {
@@ -115,7 +116,7 @@ class Registration {
       add_kernel(*in_place, row, structured && has_wrapper(*in_place), out_core);
   }
 
- private:
+private:
   void add_kernel(const OperatorHandle &op, const tt_op *row, bool structured, const tt_overload *out) {
     auto kernel = std::make_unique<Kernel>(op, row, structured);
     kernel->overload.out = structured ? out : nullptr;

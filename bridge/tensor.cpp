@@ -100,9 +100,9 @@ at::Tensor wrap(tt_result &result) {
   for (int i = 0; i < result.rank; ++i) byte_size *= result.sizes[i];
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(byte_size),
                                                        std::move(data), allocator(), /*resizable=*/true);
-  auto tensor =
-      at::detail::make_tensor_base<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                    c10::scalarTypeToTypeMeta(to_scalar_type(result.dtype)));
+  auto tensor = at::detail::make_tensor_base<c10::TensorImpl>(std::move(storage),
+                                                              c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                              c10::scalarTypeToTypeMeta(to_scalar_type(result.dtype)));
   const auto rank = static_cast<size_t>(result.rank);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides({result.sizes, rank}, {result.strides, rank});
   return at::Tensor(std::move(tensor));

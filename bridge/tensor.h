@@ -30,7 +30,9 @@ constexpr auto make_dtypes() {
 inline constexpr auto dtypes = make_dtypes();
 } // namespace detail
 
-inline tt_dtype to_dtype(c10::ScalarType type) { return detail::dtypes[static_cast<size_t>(type) % detail::kScalarTypes]; }
+inline tt_dtype to_dtype(c10::ScalarType type) {
+  return detail::dtypes[static_cast<size_t>(type) % detail::kScalarTypes];
+}
 inline c10::ScalarType to_scalar_type(tt_dtype dtype) { return static_cast<c10::ScalarType>(tt_dtype_torch(dtype)); }
 // NotImplementedError that names the nearest dtype which a TPU has.
 [[noreturn]] void raise_unsupported_dtype(const char *op, c10::ScalarType type);

@@ -13,7 +13,7 @@
 #define ARENA_LARGEST_CHUNK ((size_t)256 << 10)
 
 struct tt_arena_chunk {
-  tt_arena_chunk *next; // older
+  tt_arena_chunk *next;  // older
   size_t used, capacity; // bytes of data
   _Alignas(16) unsigned char data[];
 };

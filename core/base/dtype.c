@@ -8,8 +8,7 @@ static const struct {
   tt_category category;
   bool is_signed;
   const char *text, *hlo;
-} dtypes[TT_DTYPE_COUNT] = {
-    [TT_DTYPE_NONE] = {.torch = -1, .text = "Undefined", .hlo = "none"},
+} dtypes[TT_DTYPE_COUNT] = {[TT_DTYPE_NONE] = {.torch = -1, .text = "Undefined", .hlo = "none"},
 #define X(name, torch_, text_, hlo_, pjrt_, bytes, category_, is_signed_)                                              \
   [TT_##name] = {.torch = torch_,                                                                                      \
                  .pjrt = pjrt_,                                                                                        \
@@ -18,7 +17,7 @@ static const struct {
                  .is_signed = is_signed_,                                                                              \
                  .text = text_,                                                                                        \
                  .hlo = hlo_},
-    TT_DTYPES(X)
+                            TT_DTYPES(X)
 #undef X
 };
 

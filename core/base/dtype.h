@@ -56,12 +56,13 @@ int tt_dtype_size(tt_dtype dtype);             // bytes of one element
 int tt_dtype_bits(tt_dtype dtype);
 tt_category tt_dtype_category(tt_dtype dtype);
 bool tt_dtype_is_signed(tt_dtype dtype);
-bool tt_dtype_is_float(tt_dtype dtype);    // real floating point
+bool tt_dtype_is_float(tt_dtype dtype); // real floating point
 bool tt_dtype_is_complex(tt_dtype dtype);
-bool tt_dtype_is_integral(tt_dtype dtype); // integer, without bool
+bool tt_dtype_is_integral(tt_dtype dtype);     // integer, without bool
 bool tt_dtype_is_narrow_float(tt_dtype dtype); // f16, bf16, f8: sums of these accumulate in f32
-tt_dtype tt_dtype_real(tt_dtype dtype);    // C64 -> F32, C128 -> F64, others unchanged
-tt_dtype tt_dtype_complex(tt_dtype dtype); // BF16, F32 -> C64, F64 -> C128; NONE for the others (F16 would need ComplexHalf)
+tt_dtype tt_dtype_real(tt_dtype dtype);        // C64 -> F32, C128 -> F64, others unchanged
+tt_dtype
+tt_dtype_complex(tt_dtype dtype); // BF16, F32 -> C64, F64 -> C128; NONE for the others (F16 would need ComplexHalf)
 // torch's promoteTypes: the smallest dtype that holds both (c10/core/ScalarType.cpp). TT_DTYPE_NONE where torch raises:
 // float8 with anything else, uint16/32/64 with anything but themselves and real floats; and if either is TT_DTYPE_NONE.
 tt_dtype tt_dtype_promote(tt_dtype a, tt_dtype b);

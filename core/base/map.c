@@ -53,7 +53,8 @@ static bool entry_matches(const tt_map_entry *entry, uint64_t hash, const void *
 }
 
 // The entry of the key, or the free slot where it belongs. The table must have a free slot.
-static tt_map_entry *find_slot(tt_map_entry *entries, size_t capacity, uint64_t hash, const void *key, size_t key_size) {
+static tt_map_entry *find_slot(tt_map_entry *entries, size_t capacity, uint64_t hash, const void *key,
+                               size_t key_size) {
   size_t mask = capacity - 1;
   for (size_t i = hash & mask;; i = (i + 1) & mask) {
     tt_map_entry *entry = &entries[i];

@@ -47,11 +47,11 @@ tt_status tt_error_v(tt_code code, const char *format, va_list args) __attribute
 // Puts "context: " before the message. Takes and returns ownership; NULL stays NULL.
 tt_status tt_status_context(tt_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-tt_code tt_status_code(tt_status status);          // TT_OK for NULL
-const char *tt_status_message(tt_status status);   // "" for NULL; owned by the status
-const char *tt_code_name(tt_code code);            // "INVALID_ARGUMENT"
-const char *tt_code_python_class(tt_code code);    // "RuntimeError"
-void tt_status_free(tt_status status);             // NULL is fine
+tt_code tt_status_code(tt_status status);        // TT_OK for NULL
+const char *tt_status_message(tt_status status); // "" for NULL; owned by the status
+const char *tt_code_name(tt_code code);          // "INVALID_ARGUMENT"
+const char *tt_code_python_class(tt_code code);  // "RuntimeError"
+void tt_status_free(tt_status status);           // NULL is fine
 
 // Keeps the first failure: returns `first` if it failed (freeing `second`), else `second`.
 tt_status tt_status_join(tt_status first, tt_status second);
@@ -72,7 +72,8 @@ tt_status tt_status_join(tt_status first, tt_status second);
 
 // An internal fault: names the place and asks for a report. Use where a bug in torch_tpu is the only explanation.
 #define tt_internal_error(...) tt_internal_error_at(__FILE__, __LINE__, __VA_ARGS__)
-tt_status tt_internal_error_at(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+tt_status tt_internal_error_at(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #ifdef __cplusplus
 }

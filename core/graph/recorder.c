@@ -5,7 +5,9 @@
 
 #include "base/memory.h"
 
-static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program"); }
+static tt_status out_of_memory(void) {
+  return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
+}
 
 // Makes room for one more item of `size` bytes. False when memory is exhausted.
 static bool grow(void **items, int count, int *capacity, size_t size) {
@@ -18,7 +20,8 @@ static bool grow(void **items, int count, int *capacity, size_t size) {
   return true;
 }
 
-tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots, int slot_count) {
+tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots,
+                           int slot_count) {
   *r = (tt_recorder){.single = single, .slots = slots, .slot_count = slot_count};
   return tt_builder_create(target, &r->b);
 }
@@ -84,8 +87,8 @@ tt_status tt_recorder_value(tt_recorder *r, tt_storage *storage, tt_value **out_
   if (!record->value && !record->written) {
     const tt_layout *layout = tt_storage_layout(storage);
     if (layout) {
-      tt_input input = {.kind = TT_INPUT_STORAGE, .dtype = layout->dtype, .slot = record->slot, .storage = storage,
-                        .layout = layout};
+      tt_input input = {
+          .kind = TT_INPUT_STORAGE, .dtype = layout->dtype, .slot = record->slot, .storage = storage, .layout = layout};
       TT_TRY(add_input(r, &input));
       record->input = r->input_count - 1;
       record->layout = layout;
@@ -145,8 +148,9 @@ static const tt_arg *nth_number(const tt_arg *args, int count, int *io_left) {
     if (a->kind == TT_ARG_LIST) {
       const tt_arg *found = nth_number(a->u.items, a->count, io_left);
       if (found) return found;
-    } else if (a->number && (a->kind == TT_ARG_INT || a->kind == TT_ARG_BOOL || a->kind == TT_ARG_DOUBLE ||
-                             a->kind == TT_ARG_COMPLEX) &&
+    } else if (a->number &&
+               (a->kind == TT_ARG_INT || a->kind == TT_ARG_BOOL || a->kind == TT_ARG_DOUBLE ||
+                a->kind == TT_ARG_COMPLEX) &&
                (*io_left)-- == 0) {
       return a;
     }
@@ -156,7 +160,8 @@ static const tt_arg *nth_number(const tt_arg *args, int count, int *io_left) {
 
 static tt_value *number_constant(tt_builder *b, const tt_arg *a, tt_dtype dtype) {
   if (a->kind == TT_ARG_COMPLEX)
-    return tt_hlo_convert(b, tt_hlo_constant_complex(b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]), dtype);
+    return tt_hlo_convert(b, tt_hlo_constant_complex(b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]),
+                          dtype);
   if (a->kind == TT_ARG_DOUBLE) return tt_hlo_constant(b, dtype, a->u.real);
   if (tt_dtype_is_complex(dtype)) return tt_hlo_constant(b, dtype, (double)a->u.integer);
   return tt_hlo_constant_i64(b, dtype, a->u.integer);
@@ -180,8 +185,9 @@ static tt_value *source_cpu_scalar(void *user, int slot, tt_dtype dtype) {
     if (tt_dtype_is_complex(t->dtype))
       return tt_hlo_convert(r->b, tt_hlo_constant_complex(r->b, TT_C128, t->real, t->imag), dtype);
     bool integral = t->dtype == TT_BOOL || tt_dtype_is_integral(t->dtype);
-    return integral && !tt_dtype_is_complex(dtype) ? tt_hlo_constant_i64(r->b, dtype, t->integer)
-                                                   : tt_hlo_constant(r->b, dtype, integral ? (double)t->integer : t->real);
+    return integral && !tt_dtype_is_complex(dtype)
+               ? tt_hlo_constant_i64(r->b, dtype, t->integer)
+               : tt_hlo_constant(r->b, dtype, integral ? (double)t->integer : t->real);
   }
   tt_input input = {.kind = TT_INPUT_CPU_SCALAR, .dtype = dtype, .slot = slot};
   return scalar_input(r, &input);
@@ -289,7 +295,8 @@ static tt_status collect_results(tt_recorder *r, tt_lowering *l, const tt_record
   return TT_SUCCESS;
 }
 
-tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_recorded_result **out_results, int *out_count) {
+tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_recorded_result **out_results,
+                            int *out_count) {
   r->tensors = call->tensors;
   r->args = call->args;
   r->arg_count = call->arg_count;
@@ -318,7 +325,8 @@ tt_status tt_recorder_read(tt_recorder *r, const tt_tensor *tensor, tt_recorded_
   tt_value *operand = NULL;
   r->tensors = tensor;
   tt_lowering l = {.b = r->b, .tensors = tensor, .tensor_count = 1, .operands = &operand};
-  l.source = (tt_source){source_base, source_number, source_cpu_scalar, source_start, source_random_state, source_check, r};
+  l.source =
+      (tt_source){source_base, source_number, source_cpu_scalar, source_start, source_random_state, source_check, r};
   tt_value *value = tt_lowering_read(&l, 0);
   size_t bytes = (size_t)tensor->rank * sizeof *tensor->sizes;
   tt_tensor dense = *tensor;

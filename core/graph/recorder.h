@@ -29,7 +29,7 @@ typedef enum tt_input_kind {
 typedef struct tt_input {
   tt_input_kind kind;
   tt_dtype dtype;
-  int slot;   // of the call for which the program is made; -1: a storage that the call does not hold (a captured constant)
+  int slot; // of the call for which the program is made; -1: a storage that the call does not hold (a captured constant)
   int number; // TT_INPUT_NUMBER
   tt_digit digit;
   tt_storage *storage;     // TT_INPUT_STORAGE: borrowed from the recorder
@@ -75,7 +75,7 @@ struct tt_recorder {
   int table_size;
   tt_recorded_check *checks;
   int check_count, check_capacity;
-  int64_t random_count;  // 4-byte draws so far
+  int64_t random_count; // 4-byte draws so far
   tt_value *random_state;
   // The call being lowered.
   const tt_tensor *tensors;
@@ -83,7 +83,8 @@ struct tt_recorder {
   int arg_count;
 };
 
-tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots, int slot_count);
+tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots,
+                           int slot_count);
 void tt_recorder_free(tt_recorder *r);
 
 // What a call brings to its lowering besides `op`.
@@ -102,7 +103,8 @@ typedef struct tt_recorded_call {
 
 // Lowers one call. Writes go into the records; *out_results (in the recorder's arena) are the fresh results.
 // Errors: those of the lowering (the user's), TT_OUT_OF_MEMORY, TT_INTERNAL.
-tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_recorded_result **out_results, int *out_count);
+tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_recorded_result **out_results,
+                            int *out_count);
 
 // The value of a tensor as a fresh result: read through its view, laid out by its strides where they are dense.
 tt_status tt_recorder_read(tt_recorder *r, const tt_tensor *tensor, tt_recorded_result *out_result);

@@ -96,7 +96,8 @@ tt_value *tt_hlo_refuse_at(tt_builder *b, const char *file, int line, const char
 
 void *tt_hlo_allocate(tt_builder *b, size_t count, size_t size) {
   void *block = tt_arena_allocate(&b->arena, count, size);
-  if (block == NULL) tt_builder_fail(b, tt_error(TT_OUT_OF_MEMORY, "host memory is exhausted while building a program"));
+  if (block == NULL)
+    tt_builder_fail(b, tt_error(TT_OUT_OF_MEMORY, "host memory is exhausted while building a program"));
   return block;
 }
 
@@ -110,8 +111,8 @@ tt_value *tt_hlo_value(tt_builder *b, tt_dtype dtype, int rank, const int64_t *d
   if (dtype <= TT_DTYPE_NONE || dtype >= TT_DTYPE_COUNT)
     return tt_builder_fail(b, tt_internal_error("a value of dtype %d", (int)dtype));
   if (rank < 0 || rank > TT_HLO_MAX_RANK)
-    return tt_builder_fail(b, tt_error(TT_NOT_IMPLEMENTED, "a tensor of %d dimensions; at most %d are supported", rank,
-                                       TT_HLO_MAX_RANK));
+    return tt_builder_fail(
+        b, tt_error(TT_NOT_IMPLEMENTED, "a tensor of %d dimensions; at most %d are supported", rank, TT_HLO_MAX_RANK));
   int64_t bytes = tt_dtype_size(dtype);
   bool fits = true;
   for (int i = 0; i < rank; ++i) {
@@ -149,7 +150,9 @@ bool tt_value_same_shape(const tt_value *x, const tt_value *y) {
   return x->rank == y->rank && tt_hlo_same_dims(x->rank, x->dims, y->dims);
 }
 
-bool tt_hlo_same_type(const tt_value *x, const tt_value *y) { return x->dtype == y->dtype && tt_value_same_shape(x, y); }
+bool tt_hlo_same_type(const tt_value *x, const tt_value *y) {
+  return x->dtype == y->dtype && tt_value_same_shape(x, y);
+}
 
 bool tt_hlo_is_f8(tt_dtype dtype) { return tt_dtype_is_float(dtype) && tt_dtype_size(dtype) == 1; }
 
@@ -176,7 +179,8 @@ const char *tt_shape_text(tt_arena *arena, int rank, const int64_t *dims) {
 }
 
 const char *tt_hlo_value_text(tt_builder *b, const tt_value *x) {
-  const char *text = tt_arena_format(&b->arena, "%s%s", tt_dtype_text(x->dtype), tt_shape_text(&b->arena, x->rank, x->dims));
+  const char *text =
+      tt_arena_format(&b->arena, "%s%s", tt_dtype_text(x->dtype), tt_shape_text(&b->arena, x->rank, x->dims));
   return text == NULL ? "?" : text;
 }
 
@@ -214,7 +218,8 @@ void tt_builder_alias(tt_builder *b, int parameter, int output) {
   bool fits = parameter >= 0 && parameter < b->parameter_count && output >= 0 && b->aliases[parameter] < 0;
   for (int i = 0; fits && i < b->parameter_count; ++i) fits = b->aliases[i] != output;
   if (!fits) {
-    tt_builder_fail(b, tt_internal_error("alias of parameter %d and output %d: one is out of range or taken", parameter, output));
+    tt_builder_fail(
+        b, tt_internal_error("alias of parameter %d and output %d: one is out of range or taken", parameter, output));
     return;
   }
   b->aliases[parameter] = output;
@@ -267,7 +272,8 @@ static void append_return(tt_string *text, int count, tt_value *const *results) 
   tt_string_append(text, "\n");
 }
 
-tt_status tt_builder_finish(tt_builder *b, int count, tt_value *const *results, const char **out_text, int64_t *out_size) {
+tt_status tt_builder_finish(tt_builder *b, int count, tt_value *const *results, const char **out_text,
+                            int64_t *out_size) {
   if (TT_HLO_READY_N(b, "return", count, results)) check_aliases(b, count, results);
   if (tt_builder_failed(b)) {
     tt_status status = tt_builder_take_status(b);

@@ -28,8 +28,8 @@ typedef struct tt_value {
   tt_dtype dtype;
   int rank;
   const int64_t *dims;
-  int64_t id;   // printed as %id
-  int sub;      // result number of an op with several results, -1 for a single result
+  int64_t id; // printed as %id
+  int sub;    // result number of an op with several results, -1 for a single result
 } tt_value;
 
 // What a lowering may know about where its program will run. The one seam between targets: nothing else in the core asks.
@@ -62,7 +62,8 @@ int tt_builder_parameter_count(const tt_builder *b);
 // Declares that output `output` may reuse the memory of parameter `parameter` (tf.aliasing_output); same type required.
 void tt_builder_alias(tt_builder *b, int parameter, int output);
 // Ends the program with these results; *out_text is the module, owned by the builder.
-tt_status tt_builder_finish(tt_builder *b, int count, tt_value *const *results, const char **out_text, int64_t *out_size);
+tt_status tt_builder_finish(tt_builder *b, int count, tt_value *const *results, const char **out_text,
+                            int64_t *out_size);
 
 // --- shapes ---------------------------------------------------------------------------------------------------------
 int64_t tt_value_count(const tt_value *x); // number of elements
@@ -122,9 +123,9 @@ tt_value *tt_hlo_unary(tt_builder *b, const char *op, tt_value *x);
 tt_value *tt_hlo_binary(tt_builder *b, const char *op, tt_value *x, tt_value *y);
 
 typedef enum tt_compare { TT_EQ, TT_NE, TT_LT, TT_LE, TT_GT, TT_GE } tt_compare;
-tt_value *tt_hlo_compare(tt_builder *b, tt_compare direction, tt_value *x, tt_value *y);                 // -> BOOL
-tt_value *tt_hlo_select(tt_builder *b, tt_value *predicate, tt_value *on_true, tt_value *on_false);      // same shapes
-tt_value *tt_hlo_clamp(tt_builder *b, tt_value *low, tt_value *x, tt_value *high);                       // same shapes
+tt_value *tt_hlo_compare(tt_builder *b, tt_compare direction, tt_value *x, tt_value *y);            // -> BOOL
+tt_value *tt_hlo_select(tt_builder *b, tt_value *predicate, tt_value *on_true, tt_value *on_false); // same shapes
+tt_value *tt_hlo_clamp(tt_builder *b, tt_value *low, tt_value *x, tt_value *high);                  // same shapes
 tt_value *tt_hlo_is_finite(tt_builder *b, tt_value *x);
 tt_value *tt_hlo_is_nan(tt_builder *b, tt_value *x); // x != x; false for integers
 tt_value *tt_hlo_is_inf(tt_builder *b, tt_value *x);
@@ -142,7 +143,8 @@ tt_value *tt_hlo_optimization_barrier(tt_builder *b, tt_value *x);
 
 // --- shape --------------------------------------------------------------------------------------------------------
 tt_value *tt_hlo_reshape(tt_builder *b, tt_value *x, int rank, const int64_t *dims);
-tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x, const int *permutation); // result dim i = operand dim permutation[i]
+tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x,
+                           const int *permutation); // result dim i = operand dim permutation[i]
 tt_value *tt_hlo_reverse(tt_builder *b, tt_value *x, int count, const int *dimensions);
 // Operand dimension i becomes result dimension map[i]; a size-1 operand dimension may grow.
 tt_value *tt_hlo_broadcast_in_dim(tt_builder *b, tt_value *x, int rank, const int64_t *dims, const int *map);
@@ -151,7 +153,8 @@ tt_value *tt_hlo_broadcast_to(tt_builder *b, tt_value *x, int rank, const int64_
 tt_value *tt_hlo_broadcast_like(tt_builder *b, tt_value *x, const tt_value *like);
 // The common broadcast shape of both, each broadcast to it.
 void tt_hlo_broadcast_both(tt_builder *b, tt_value **x, tt_value **y);
-tt_value *tt_hlo_slice(tt_builder *b, tt_value *x, const int64_t *starts, const int64_t *limits, const int64_t *strides);
+tt_value *tt_hlo_slice(tt_builder *b, tt_value *x, const int64_t *starts, const int64_t *limits,
+                       const int64_t *strides);
 // One dimension [start, limit) step `stride`, the rest whole.
 tt_value *tt_hlo_slice_dim(tt_builder *b, tt_value *x, int dim, int64_t start, int64_t limit, int64_t stride);
 // starts: rank scalars of one integer dtype, clamped by XLA so that the slice fits.
@@ -164,7 +167,14 @@ tt_value *tt_hlo_squeeze_dim(tt_builder *b, tt_value *x, int dim);   // drops a 
 tt_value *tt_hlo_unsqueeze_dim(tt_builder *b, tt_value *x, int dim); // adds a size-1 dimension at `dim`
 
 // --- reductions and windows -----------------------------------------------------------------------------------------
-typedef enum tt_reduction { TT_REDUCE_ADD, TT_REDUCE_MULTIPLY, TT_REDUCE_MAX, TT_REDUCE_MIN, TT_REDUCE_AND, TT_REDUCE_OR } tt_reduction;
+typedef enum tt_reduction {
+  TT_REDUCE_ADD,
+  TT_REDUCE_MULTIPLY,
+  TT_REDUCE_MAX,
+  TT_REDUCE_MIN,
+  TT_REDUCE_AND,
+  TT_REDUCE_OR
+} tt_reduction;
 // The neutral element of a reduction as a scalar constant.
 tt_value *tt_hlo_reduction_identity(tt_builder *b, tt_reduction kind, tt_dtype dtype);
 // Drops the reduced dimensions. MAX and MIN propagate NaN (given xla_cpu_enable_fast_min_max=false on XLA CPU).
@@ -176,7 +186,8 @@ typedef void (*tt_body)(tt_builder *b, tt_value *const *arguments, tt_value **re
 void tt_hlo_reduce_with(tt_builder *b, int count, tt_value *const *xs, tt_value *const *initial, int dim_count,
                         const int *dims, tt_body body, void *user, tt_value **out_results);
 typedef struct tt_window {
-  const int64_t *size, *stride, *base_dilation, *window_dilation, *pad_low, *pad_high; // `rank` entries; NULL = 1s or 0s
+  const int64_t *size, *stride, *base_dilation, *window_dilation, *pad_low,
+      *pad_high; // `rank` entries; NULL = 1s or 0s
 } tt_window;
 tt_value *tt_hlo_reduce_window(tt_builder *b, tt_value *x, tt_reduction kind, const tt_window *window);
 void tt_hlo_reduce_window_with(tt_builder *b, int count, tt_value *const *xs, tt_value *const *initial,
@@ -198,48 +209,67 @@ void tt_hlo_while(tt_builder *b, int count, tt_value *const *initial, tt_body co
 
 // --- indexing -------------------------------------------------------------------------------------------------------
 typedef struct tt_gather {
-  int offset_count;      const int *offset_dims;         // result dims that index inside the slice
-  int collapsed_count;   const int *collapsed_dims;      // operand dims of slice size 1 that are dropped
-  int batching_count;    const int *operand_batching_dims; const int *index_batching_dims;
-  int map_count;         const int *start_index_map;     // operand dim of each entry of an index vector
+  int offset_count;
+  const int *offset_dims; // result dims that index inside the slice
+  int collapsed_count;
+  const int *collapsed_dims; // operand dims of slice size 1 that are dropped
+  int batching_count;
+  const int *operand_batching_dims;
+  const int *index_batching_dims;
+  int map_count;
+  const int *start_index_map; // operand dim of each entry of an index vector
   int index_vector_dim;
   const int64_t *slice_sizes; // rank of the operand
 } tt_gather;
 // Out-of-range starts are clamped by XLA.
 tt_value *tt_hlo_gather(tt_builder *b, tt_value *x, tt_value *indices, const tt_gather *numbers);
 typedef struct tt_scatter {
-  int window_count;      const int *update_window_dims;
-  int inserted_count;    const int *inserted_window_dims;
-  int batching_count;    const int *input_batching_dims; const int *index_batching_dims;
-  int map_count;         const int *scatter_dims_to_operand_dims;
+  int window_count;
+  const int *update_window_dims;
+  int inserted_count;
+  const int *inserted_window_dims;
+  int batching_count;
+  const int *input_batching_dims;
+  const int *index_batching_dims;
+  int map_count;
+  const int *scatter_dims_to_operand_dims;
   int index_vector_dim;
   bool sorted, unique;
 } tt_scatter;
-typedef enum tt_combine { TT_COMBINE_REPLACE, TT_COMBINE_ADD, TT_COMBINE_MULTIPLY, TT_COMBINE_MAX, TT_COMBINE_MIN } tt_combine;
+typedef enum tt_combine {
+  TT_COMBINE_REPLACE,
+  TT_COMBINE_ADD,
+  TT_COMBINE_MULTIPLY,
+  TT_COMBINE_MAX,
+  TT_COMBINE_MIN
+} tt_combine;
 // Out-of-range updates are dropped by XLA.
 tt_value *tt_hlo_scatter(tt_builder *b, tt_value *x, tt_value *indices, tt_value *updates, const tt_scatter *numbers,
                          tt_combine combine);
 
 // --- linear algebra -------------------------------------------------------------------------------------------------
 typedef struct tt_dot {
-  int batch_count;    const int *lhs_batch, *rhs_batch;
-  int contract_count; const int *lhs_contract, *rhs_contract;
+  int batch_count;
+  const int *lhs_batch, *rhs_batch;
+  int contract_count;
+  const int *lhs_contract, *rhs_contract;
 } tt_dot;
 // One dot_general without any precision policy: operands and result dtype as given (bf16, bf16 -> f32 is allowed).
 tt_value *tt_hlo_dot_general(tt_builder *b, tt_value *x, tt_value *y, const tt_dot *numbers, tt_dtype result,
                              tt_precision precision);
 typedef struct tt_convolution {
-  int spatial;              // number of spatial dimensions; layouts are NC..., OI..., NC...
+  int spatial; // number of spatial dimensions; layouts are NC..., OI..., NC...
   const int64_t *stride, *pad_low, *pad_high, *lhs_dilation, *rhs_dilation; // `spatial` entries; NULL = 1s or 0s
-  int64_t feature_groups, batch_groups; // 1 when unused
-  const char *dimension_numbers;        // NULL = "[b, f, 0, 1] x [o, i, 0, 1] -> [b, f, 0, 1]" for `spatial`
+  int64_t feature_groups, batch_groups;                                     // 1 when unused
+  const char *dimension_numbers; // NULL = "[b, f, 0, 1] x [o, i, 0, 1] -> [b, f, 0, 1]" for `spatial`
 } tt_convolution;
-tt_value *tt_hlo_convolution(tt_builder *b, tt_value *x, tt_value *filter, const tt_convolution *numbers, tt_dtype result,
-                             tt_precision precision);
+tt_value *tt_hlo_convolution(tt_builder *b, tt_value *x, tt_value *filter, const tt_convolution *numbers,
+                             tt_dtype result, tt_precision precision);
 tt_value *tt_hlo_cholesky(tt_builder *b, tt_value *x, bool lower);
 tt_value *tt_hlo_triangular_solve(tt_builder *b, tt_value *a, tt_value *x, bool left, bool lower, bool unit_diagonal,
                                   const char *transpose); // "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"
-tt_value *tt_hlo_fft(tt_builder *b, tt_value *x, const char *type, int count, const int64_t *lengths); // "FFT", "IFFT", "RFFT", "IRFFT"
+tt_value *tt_hlo_fft(tt_builder *b, tt_value *x, const char *type, int count,
+                     const int64_t *lengths); // "FFT", "IFFT", "RFFT", "IRFFT"
 
 // --- random ---------------------------------------------------------------------------------------------------------
 // Threefry counter bits: state is ui64[2] {seed, offset}; the result has the given shape and is U32 or U64.

@@ -40,7 +40,8 @@ static void emit_decimal(tt_builder *b, double value) {
   int64_t thousandths = (int64_t)(fabs(value) * 1000);
   tt_emit_i64(b, thousandths / 1000);
   int fraction = (int)(thousandths % 1000);
-  char digits[5] = {'.', (char)('0' + fraction / 100), (char)('0' + fraction / 10 % 10), (char)('0' + fraction % 10), 0};
+  char digits[5] = {'.', (char)('0' + fraction / 100), (char)('0' + fraction / 10 % 10), (char)('0' + fraction % 10),
+                    0};
   for (int last = 3; last > 1 && digits[last] == '0'; --last) digits[last] = 0;
   tt_emit(b, digits);
 }
@@ -85,12 +86,8 @@ static void emit_element(tt_builder *b, tt_dtype dtype, double real, double imag
   case TT_CATEGORY_BOOL:
     tt_emit(b, real != 0 ? "true" : "false"); // NaN is true, as in C
     break;
-  case TT_CATEGORY_INTEGER:
-    emit_integer(b, dtype, integer_of_double(dtype, real));
-    break;
-  case TT_CATEGORY_FLOAT:
-    emit_float(b, dtype, real);
-    break;
+  case TT_CATEGORY_INTEGER: emit_integer(b, dtype, integer_of_double(dtype, real)); break;
+  case TT_CATEGORY_FLOAT: emit_float(b, dtype, real); break;
   case TT_CATEGORY_COMPLEX:
     tt_emit(b, "(");
     emit_float(b, tt_dtype_real(dtype), real);
@@ -188,11 +185,11 @@ tt_value *tt_hlo_constant_vector(tt_builder *b, tt_dtype dtype, int count, const
 static tt_value *f8_limit(tt_builder *b, tt_dtype dtype, bool greatest) {
   unsigned char bits = 0;
   switch (dtype) {
-  case TT_F8E5M2: bits = greatest ? 0x7C : 0xFC; break;      // +-inf
-  case TT_F8E4M3FN: bits = greatest ? 0x7E : 0xFE; break;    // +-448
-  case TT_F8E5M2FNUZ:                                        // +-57344
-  case TT_F8E4M3FNUZ: bits = greatest ? 0x7F : 0xFF; break;  // +-240
-  default: bits = greatest ? 0xFE : 0x00; break;             // F8E8M0FNU: 2^127, 2^-127
+  case TT_F8E5M2: bits = greatest ? 0x7C : 0xFC; break;     // +-inf
+  case TT_F8E4M3FN: bits = greatest ? 0x7E : 0xFE; break;   // +-448
+  case TT_F8E5M2FNUZ:                                       // +-57344
+  case TT_F8E4M3FNUZ: bits = greatest ? 0x7F : 0xFF; break; // +-240
+  default: bits = greatest ? 0xFE : 0x00; break;            // F8E8M0FNU: 2^127, 2^-127
   }
   tt_value *result = begin_constant(b, dtype, 0, NULL);
   emit_bits(b, &bits, 1);

@@ -27,7 +27,8 @@ void tt_hlo_sort(tt_builder *b, int count, tt_value *const *xs, int dim, bool st
   }
   tt_value **likes = tt_hlo_allocate(b, 2 * (size_t)count, sizeof *likes);
   tt_value *boolean = tt_hlo_scalar_type(b, TT_BOOL);
-  for (int i = 0; likes != NULL && i < count; ++i) likes[2 * i] = likes[2 * i + 1] = tt_hlo_scalar_type(b, operands[i]->dtype);
+  for (int i = 0; likes != NULL && i < count; ++i)
+    likes[2 * i] = likes[2 * i + 1] = tt_hlo_scalar_type(b, operands[i]->dtype);
   if (b->failed) return;
   int64_t id = tt_emit_results(b, "\"stablehlo.sort\"", count);
   tt_emit_values(b, "(", count, operands);
@@ -45,7 +46,8 @@ void tt_hlo_top_k(tt_builder *b, tt_value *x, int64_t k, tt_value **out_values, 
   *out_values = *out_indices = &tt_hlo_poison;
   if (!TT_HLO_READY(b, "top_k", x)) return;
   if (tt_dtype_is_complex(x->dtype) || x->rank < 1 || k < 1 || k > x->dims[x->rank - 1]) {
-    TT_HLO_REFUSE(b, "top_k", TT_HLO_TEXT(b, "wants a real operand with at least %lld elements in a row", (long long)k), x);
+    TT_HLO_REFUSE(b, "top_k", TT_HLO_TEXT(b, "wants a real operand with at least %lld elements in a row", (long long)k),
+                  x);
     return;
   }
   int64_t dims[TT_HLO_MAX_RANK];

@@ -59,7 +59,12 @@ static tt_value *emit_widened(tt_builder *b, const char *op, tt_value *x) {
 
 // --- which dtypes an op takes, and how it prints ----------------------------------------------------------------------------------
 
-enum { B = 1 << TT_CATEGORY_BOOL, I = 1 << TT_CATEGORY_INTEGER, F = 1 << TT_CATEGORY_FLOAT, C = 1 << TT_CATEGORY_COMPLEX };
+enum {
+  B = 1 << TT_CATEGORY_BOOL,
+  I = 1 << TT_CATEGORY_INTEGER,
+  F = 1 << TT_CATEGORY_FLOAT,
+  C = 1 << TT_CATEGORY_COMPLEX
+};
 
 typedef struct unary_rule {
   const char *op;
@@ -196,7 +201,8 @@ tt_value *tt_hlo_compare(tt_builder *b, tt_compare direction, tt_value *x, tt_va
 tt_value *tt_hlo_select(tt_builder *b, tt_value *predicate, tt_value *on_true, tt_value *on_false) {
   if (!TT_HLO_READY(b, "select", predicate, on_true, on_false)) return &tt_hlo_poison;
   if (predicate->dtype != TT_BOOL || !tt_value_same_shape(predicate, on_true) || !tt_hlo_same_type(on_true, on_false))
-    return TT_HLO_REFUSE(b, "select", "wants a Bool and two operands of one type, all of one shape", predicate, on_true, on_false);
+    return TT_HLO_REFUSE(b, "select", "wants a Bool and two operands of one type, all of one shape", predicate, on_true,
+                         on_false);
   tt_value *result = tt_emit_result(b, "stablehlo.select", on_true->dtype, on_true->rank, on_true->dims);
   tt_emit_values(b, " ", 3, (tt_value *[]){predicate, on_true, on_false});
   tt_emit(b, " : ");
@@ -219,7 +225,9 @@ static tt_value *all_bool(tt_builder *b, const tt_value *x, bool value) {
 }
 
 // 8-bit floats are judged as F32, which holds all their values: some of them have no infinity, or one NaN only.
-static tt_value *as_judged(tt_builder *b, tt_value *x) { return tt_hlo_is_f8(x->dtype) ? tt_hlo_convert(b, x, TT_F32) : x; }
+static tt_value *as_judged(tt_builder *b, tt_value *x) {
+  return tt_hlo_is_f8(x->dtype) ? tt_hlo_convert(b, x, TT_F32) : x;
+}
 
 // What `test` says of the real and of the imaginary part, joined. One call after the other: C leaves the order of arguments
 // open, and the text of a program must not depend on the compiler.

@@ -95,7 +95,8 @@ tt_value *tt_emit_signature(tt_builder *b, int count, tt_value *const *operands,
   return result;
 }
 
-void tt_emit_signature_n(tt_builder *b, int count, tt_value *const *operands, int result_count, tt_value *const *results) {
+void tt_emit_signature_n(tt_builder *b, int count, tt_value *const *operands, int result_count,
+                         tt_value *const *results) {
   tt_emit(b, " : (");
   tt_emit_types(b, count, operands);
   tt_emit(b, result_count == 1 ? ") -> " : ") -> (");
@@ -122,7 +123,8 @@ static bool check_results(tt_builder *b, const char *op, int count, tt_value *co
   if (!TT_HLO_READY_N(b, op, count, results)) return false;
   for (int i = 0; i < count; ++i) {
     if (tt_hlo_same_type(results[i], wanted[i])) continue;
-    TT_HLO_REFUSE(b, op, TT_HLO_TEXT(b, "result %d of the region is not of type %s", i, tt_hlo_value_text(b, wanted[i])),
+    TT_HLO_REFUSE(b, op,
+                  TT_HLO_TEXT(b, "result %d of the region is not of type %s", i, tt_hlo_value_text(b, wanted[i])),
                   results[i]);
     return false;
   }

@@ -42,15 +42,18 @@ static bool indices_fit(const tt_value *x, const tt_value *indices, int index_ve
 }
 
 // Spreads `window` sizes over the dimensions named by `places` and `batch` sizes over the others, in order.
-static void interleave(int rank, int place_count, const int *places, const int64_t *window, const int64_t *batch, int64_t *out) {
+static void interleave(int rank, int place_count, const int *places, const int64_t *window, const int64_t *batch,
+                       int64_t *out) {
   int next_window = 0, next_batch = 0;
-  for (int i = 0; i < rank; ++i) out[i] = contains(place_count, places, i) ? window[next_window++] : batch[next_batch++];
+  for (int i = 0; i < rank; ++i)
+    out[i] = contains(place_count, places, i) ? window[next_window++] : batch[next_batch++];
 }
 
 // --- gather -------------------------------------------------------------------------------------------------------------------
 
 // The rank and dims of the result; false when the numbers do not fit.
-static bool gather_shape(const tt_value *x, const tt_value *indices, const tt_gather *n, int *out_rank, int64_t *out_dims) {
+static bool gather_shape(const tt_value *x, const tt_value *indices, const tt_gather *n, int *out_rank,
+                         int64_t *out_dims) {
   if (!indices_fit(x, indices, n->index_vector_dim, n->map_count, n->start_index_map, n->batching_count,
                    n->operand_batching_dims, n->index_batching_dims))
     return false;
@@ -65,8 +68,10 @@ static bool gather_shape(const tt_value *x, const tt_value *indices, const tt_ga
     bool collapsed = contains(n->collapsed_count, n->collapsed_dims, i);
     bool batching = contains(n->batching_count, n->operand_batching_dims, i);
     if (collapsed && batching) return false;
-    if (!collapsed && !batching) window[window_rank++] = n->slice_sizes[i];
-    else if (n->slice_sizes[i] > 1) return false;
+    if (!collapsed && !batching)
+      window[window_rank++] = n->slice_sizes[i];
+    else if (n->slice_sizes[i] > 1)
+      return false;
   }
   int batch_rank = batch_dims(indices, n->index_vector_dim, batch);
   *out_rank = window_rank + batch_rank;
@@ -80,7 +85,8 @@ tt_value *tt_hlo_gather(tt_builder *b, tt_value *x, tt_value *indices, const tt_
   if (!TT_HLO_READY(b, "gather", x, indices)) return &tt_hlo_poison;
   int rank;
   int64_t dims[TT_HLO_MAX_RANK];
-  if (!gather_shape(x, indices, n, &rank, dims)) return TT_HLO_REFUSE(b, "gather", "the dimension numbers do not fit", x, indices);
+  if (!gather_shape(x, indices, n, &rank, dims))
+    return TT_HLO_REFUSE(b, "gather", "the dimension numbers do not fit", x, indices);
   tt_value *operands[] = {x, indices};
   tt_value *result = tt_emit_result(b, "\"stablehlo.gather\"", x->dtype, rank, dims);
   tt_emit_values(b, "(", 2, operands);
@@ -135,18 +141,21 @@ static void take_update(tt_builder *b, tt_value *const *arguments, tt_value **re
 }
 
 static void emit_scatter_region(tt_builder *b, tt_dtype dtype, tt_combine combine) {
-  static const char *const ops[] = {[TT_COMBINE_ADD] = "stablehlo.add", [TT_COMBINE_MULTIPLY] = "stablehlo.multiply",
-                                    [TT_COMBINE_MAX] = "stablehlo.maximum", [TT_COMBINE_MIN] = "stablehlo.minimum"};
+  static const char *const ops[] = {[TT_COMBINE_ADD] = "stablehlo.add",
+                                    [TT_COMBINE_MULTIPLY] = "stablehlo.multiply",
+                                    [TT_COMBINE_MAX] = "stablehlo.maximum",
+                                    [TT_COMBINE_MIN] = "stablehlo.minimum"};
   tt_value *scalar = tt_hlo_scalar_type(b, dtype);
   bool replace = combine == TT_COMBINE_REPLACE;
-  tt_emit_region(b, "scatter", 2, (tt_value *[]){scalar, scalar}, 1, &scalar, replace ? take_update : tt_hlo_combine_body,
-                 replace ? NULL : (void *)ops[combine]);
+  tt_emit_region(b, "scatter", 2, (tt_value *[]){scalar, scalar}, 1, &scalar,
+                 replace ? take_update : tt_hlo_combine_body, replace ? NULL : (void *)ops[combine]);
 }
 
 tt_value *tt_hlo_scatter(tt_builder *b, tt_value *x, tt_value *indices, tt_value *updates, const tt_scatter *n,
                          tt_combine combine) {
   if (!TT_HLO_READY(b, "scatter", x, indices, updates)) return &tt_hlo_poison;
-  if ((int)combine < 0 || combine > TT_COMBINE_MIN) return TT_HLO_REFUSE(b, "scatter", "unknown combination", x, indices, updates);
+  if ((int)combine < 0 || combine > TT_COMBINE_MIN)
+    return TT_HLO_REFUSE(b, "scatter", "unknown combination", x, indices, updates);
   if (!scatter_fits(x, indices, updates, n))
     return TT_HLO_REFUSE(b, "scatter", "the dimension numbers do not fit", x, indices, updates);
   tt_value *operands[] = {x, indices, updates};
@@ -154,7 +163,8 @@ tt_value *tt_hlo_scatter(tt_builder *b, tt_value *x, tt_value *indices, tt_value
   tt_emit_values(b, "(", 3, operands);
   tt_emit(b, ") (");
   emit_scatter_region(b, x->dtype, combine);
-  tt_emit_ints(b, ") {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = ", n->window_count, n->update_window_dims);
+  tt_emit_ints(b, ") {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = ", n->window_count,
+               n->update_window_dims);
   tt_emit_ints(b, ", inserted_window_dims = ", n->inserted_count, n->inserted_window_dims);
   tt_emit_ints(b, ", input_batching_dims = ", n->batching_count, n->input_batching_dims);
   tt_emit_ints(b, ", scatter_indices_batching_dims = ", n->batching_count, n->index_batching_dims);

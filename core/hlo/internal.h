@@ -71,10 +71,10 @@ bool tt_hlo_distinct_dims(int rank, int count, const int *dims);
 // --- printing -----------------------------------------------------------------------------------------------------------
 static inline void tt_emit(tt_builder *b, const char *text) { tt_string_append(&b->body, text); }
 static inline void tt_emit_i64(tt_builder *b, int64_t value) { tt_string_append_i64(&b->body, value); }
-void tt_emit_value(tt_builder *b, const tt_value *x);                      // "%5" or "%5#1"
+void tt_emit_value(tt_builder *b, const tt_value *x);                                   // "%5" or "%5#1"
 void tt_emit_values(tt_builder *b, const char *before, int count, tt_value *const *xs); // before "%1, %2"
-void tt_emit_type(tt_string *text, const tt_value *x);                     // "tensor<2x3xf32>"
-void tt_emit_types(tt_builder *b, int count, tt_value *const *xs);         // "tensor<2xf32>, tensor<i32>"
+void tt_emit_type(tt_string *text, const tt_value *x);                                  // "tensor<2x3xf32>"
+void tt_emit_types(tt_builder *b, int count, tt_value *const *xs);                      // "tensor<2xf32>, tensor<i32>"
 void tt_emit_i64s(tt_builder *b, const char *before, int count, const int64_t *values); // before "[1, 2]"
 void tt_emit_ints(tt_builder *b, const char *before, int count, const int *values);
 void tt_emit_array(tt_builder *b, const char *before, int count, const int64_t *values); // before "array<i64: 1, 2>"
@@ -87,7 +87,8 @@ int64_t tt_emit_results(tt_builder *b, const char *op, int count);
 static inline int tt_hlo_result_sub(int count, int index) { return count == 1 ? -1 : index; }
 // Ends an op: " : (types) -> type\n". Returns the result.
 tt_value *tt_emit_signature(tt_builder *b, int count, tt_value *const *operands, tt_value *result);
-void tt_emit_signature_n(tt_builder *b, int count, tt_value *const *operands, int result_count, tt_value *const *results);
+void tt_emit_signature_n(tt_builder *b, int count, tt_value *const *operands, int result_count,
+                         tt_value *const *results);
 
 // --- regions ------------------------------------------------------------------------------------------------------------
 // Prints one region "{ ^bb0(...): ... }" whose block arguments are new values of the types of `likes`; what the body gives
@@ -102,7 +103,6 @@ void tt_hlo_combine_body(tt_builder *b, tt_value *const *arguments, tt_value **r
 const char *tt_hlo_reduction_op(tt_reduction kind);
 // May this reduction take this dtype?
 bool tt_hlo_reduction_fits(tt_reduction kind, tt_dtype dtype);
-
 
 // How many windows of `size` (dilated by `window_dilation`) fit a dimension of n elements (dilated by `base_dilation`) padded
 // by low and high, at steps of `stride`. -1 when a number is out of range.

@@ -23,9 +23,10 @@ static bool pairs_match(const tt_value *x, const tt_value *y, int count, const i
 
 // Dimensions of x that are neither batch nor contracted, appended to dims. Returns the new rank, -1 when a dimension number
 // is out of range or used twice.
-static int append_free_dims(const tt_value *x, int batch_count, const int *batch, int contract_count, const int *contract,
-                            int rank, int64_t *dims) {
-  if (!tt_hlo_distinct_dims(x->rank, batch_count, batch) || !tt_hlo_distinct_dims(x->rank, contract_count, contract)) return -1;
+static int append_free_dims(const tt_value *x, int batch_count, const int *batch, int contract_count,
+                            const int *contract, int rank, int64_t *dims) {
+  if (!tt_hlo_distinct_dims(x->rank, batch_count, batch) || !tt_hlo_distinct_dims(x->rank, contract_count, contract))
+    return -1;
   uint64_t used = 0;
   for (int i = 0; i < batch_count; ++i) used |= UINT64_C(1) << batch[i];
   for (int i = 0; i < contract_count; ++i) {
@@ -40,8 +41,10 @@ static int append_free_dims(const tt_value *x, int batch_count, const int *batch
 
 // The result is batch, then x's free, then y's free dimensions.
 static int dot_shape(const tt_value *x, const tt_value *y, const tt_dot *n, int64_t *dims) {
-  int rank = append_free_dims(x, n->batch_count, n->lhs_batch, n->contract_count, n->lhs_contract, n->batch_count, dims);
-  if (rank >= 0) rank = append_free_dims(y, n->batch_count, n->rhs_batch, n->contract_count, n->rhs_contract, rank, dims);
+  int rank =
+      append_free_dims(x, n->batch_count, n->lhs_batch, n->contract_count, n->lhs_contract, n->batch_count, dims);
+  if (rank >= 0)
+    rank = append_free_dims(y, n->batch_count, n->rhs_batch, n->contract_count, n->rhs_contract, rank, dims);
   if (rank < 0 || !pairs_match(x, y, n->batch_count, n->lhs_batch, n->rhs_batch) ||
       !pairs_match(x, y, n->contract_count, n->lhs_contract, n->rhs_contract))
     return -1;
@@ -100,10 +103,14 @@ static bool parse_layout(const char **text, char first, char second, int spatial
   for (; *p != 0 && *p != ']'; ++p) {
     if (*p == '[' || *p == ',' || *p == ' ') continue;
     if (rank == spatial + 2) return false;
-    if (*p == first) out->first = rank, seen |= 1;
-    else if (*p == second) out->second = rank, seen |= 2;
-    else if (*p >= '0' && *p < '0' + spatial) out->spatial[*p - '0'] = rank, seen |= 4 << (*p - '0');
-    else return false;
+    if (*p == first)
+      out->first = rank, seen |= 1;
+    else if (*p == second)
+      out->second = rank, seen |= 2;
+    else if (*p >= '0' && *p < '0' + spatial)
+      out->spatial[*p - '0'] = rank, seen |= 4 << (*p - '0');
+    else
+      return false;
     out->letters[rank++] = *p;
   }
   if (*p != ']' || seen != (4 << spatial) - 1) return false;
@@ -135,7 +142,8 @@ static bool read_layouts(const tt_convolution *n, layouts *out) {
     return true;
   }
   const char *text = n->dimension_numbers;
-  return parse_layout(&text, 'b', 'f', n->spatial, &out->input) && parse_layout(&text, 'o', 'i', n->spatial, &out->filter) &&
+  return parse_layout(&text, 'b', 'f', n->spatial, &out->input) &&
+         parse_layout(&text, 'o', 'i', n->spatial, &out->filter) &&
          parse_layout(&text, 'b', 'f', n->spatial, &out->output);
 }
 
@@ -168,35 +176,39 @@ static void emit_conv_window(tt_builder *b, const tt_convolution *n) {
 }
 
 // Sizes of the result; false when x and filter do not fit.
-static bool conv_shape(const tt_value *x, const tt_value *filter, const tt_convolution *n, const layouts *l, int64_t *dims) {
+static bool conv_shape(const tt_value *x, const tt_value *filter, const tt_convolution *n, const layouts *l,
+                       int64_t *dims) {
   if (x->dtype != filter->dtype || x->rank != n->spatial + 2 || filter->rank != n->spatial + 2) return false;
   if (n->feature_groups < 1 || n->batch_groups < 1 || (n->feature_groups > 1 && n->batch_groups > 1)) return false;
   int64_t batch = x->dims[l->input.first], features = x->dims[l->input.second];
   int64_t out = filter->dims[l->filter.first], in = filter->dims[l->filter.second];
-  if (batch % n->batch_groups != 0 || features % n->feature_groups != 0 || in != features / n->feature_groups) return false;
+  if (batch % n->batch_groups != 0 || features % n->feature_groups != 0 || in != features / n->feature_groups)
+    return false;
   if (out % n->feature_groups != 0 || out % n->batch_groups != 0) return false;
   dims[l->output.first] = batch / n->batch_groups;
   dims[l->output.second] = out;
   for (int i = 0; i < n->spatial; ++i) {
-    int64_t size = tt_hlo_window_count(x->dims[l->input.spatial[i]], filter->dims[l->filter.spatial[i]], at(n->stride, i, 1),
-                                       at(n->pad_low, i, 0), at(n->pad_high, i, 0), at(n->lhs_dilation, i, 1),
-                                       at(n->rhs_dilation, i, 1));
+    int64_t size = tt_hlo_window_count(x->dims[l->input.spatial[i]], filter->dims[l->filter.spatial[i]],
+                                       at(n->stride, i, 1), at(n->pad_low, i, 0), at(n->pad_high, i, 0),
+                                       at(n->lhs_dilation, i, 1), at(n->rhs_dilation, i, 1));
     if (size < 0) return false;
     dims[l->output.spatial[i]] = size;
   }
   return true;
 }
 
-tt_value *tt_hlo_convolution(tt_builder *b, tt_value *x, tt_value *filter, const tt_convolution *n, tt_dtype result_dtype,
-                             tt_precision precision) {
+tt_value *tt_hlo_convolution(tt_builder *b, tt_value *x, tt_value *filter, const tt_convolution *n,
+                             tt_dtype result_dtype, tt_precision precision) {
   if (!TT_HLO_READY(b, "convolution", x, filter)) return &tt_hlo_poison;
   layouts l;
   int64_t dims[LAYOUT_RANK];
   if (!read_layouts(n, &l) || !conv_shape(x, filter, n, &l, dims))
-    return TT_HLO_REFUSE(b, "convolution", TT_HLO_TEXT(b, "%d spatial dimensions, %lld feature groups, %lld batch groups, layouts "
-                                                       "%s do not fit", n->spatial, (long long)n->feature_groups,
-                                                       (long long)n->batch_groups,
-                                                       n->dimension_numbers == NULL ? "NC, OI, NC" : n->dimension_numbers),
+    return TT_HLO_REFUSE(b, "convolution",
+                         TT_HLO_TEXT(b,
+                                     "%d spatial dimensions, %lld feature groups, %lld batch groups, layouts "
+                                     "%s do not fit",
+                                     n->spatial, (long long)n->feature_groups, (long long)n->batch_groups,
+                                     n->dimension_numbers == NULL ? "NC, OI, NC" : n->dimension_numbers),
                          x, filter);
   tt_value *operands[] = {x, filter};
   tt_value *result = tt_emit_result(b, "stablehlo.convolution", result_dtype, n->spatial + 2, dims);
@@ -225,7 +237,8 @@ static bool is_square(const tt_value *x) { return x->rank >= 2 && x->dims[x->ran
 
 tt_value *tt_hlo_cholesky(tt_builder *b, tt_value *x, bool lower) {
   if (!TT_HLO_READY(b, "cholesky", x)) return &tt_hlo_poison;
-  if (!is_solvable(x->dtype) || !is_square(x)) return TT_HLO_REFUSE(b, "cholesky", "wants square float32 or wider matrices", x);
+  if (!is_solvable(x->dtype) || !is_square(x))
+    return TT_HLO_REFUSE(b, "cholesky", "wants square float32 or wider matrices", x);
   tt_value *result = tt_emit_result(b, "stablehlo.cholesky", x->dtype, x->rank, x->dims);
   tt_emit_values(b, " ", 1, &x);
   tt_emit_bool(b, ", lower = ", lower);
@@ -239,7 +252,8 @@ tt_value *tt_hlo_triangular_solve(tt_builder *b, tt_value *a, tt_value *x, bool 
                                   const char *transpose) {
   if (!TT_HLO_READY(b, "triangular_solve", a, x)) return &tt_hlo_poison;
   bool fits = is_solvable(a->dtype) && a->dtype == x->dtype && a->rank == x->rank && is_square(a) &&
-              tt_hlo_same_dims(a->rank - 2, a->dims, x->dims) && x->dims[x->rank - (left ? 2 : 1)] == a->dims[a->rank - 1];
+              tt_hlo_same_dims(a->rank - 2, a->dims, x->dims) &&
+              x->dims[x->rank - (left ? 2 : 1)] == a->dims[a->rank - 1];
   if (!fits) return TT_HLO_REFUSE(b, "triangular_solve", "operands do not fit", a, x);
   tt_value *operands[] = {a, x};
   tt_value *result = tt_emit_result(b, "\"stablehlo.triangular_solve\"", x->dtype, x->rank, x->dims);
@@ -260,7 +274,8 @@ static tt_dtype fft_type(const tt_value *x, const char *type, int64_t length, in
   int64_t last = x->dims[x->rank - 1];
   bool complex = tt_dtype_is_complex(x->dtype);
   *out_last = length;
-  if (strcmp(type, "FFT") == 0 || strcmp(type, "IFFT") == 0) return complex && last == length ? x->dtype : TT_DTYPE_NONE;
+  if (strcmp(type, "FFT") == 0 || strcmp(type, "IFFT") == 0)
+    return complex && last == length ? x->dtype : TT_DTYPE_NONE;
   if (strcmp(type, "IRFFT") == 0)
     return complex && (last == length / 2 + 1 || length == 0) ? tt_dtype_real(x->dtype) : TT_DTYPE_NONE;
   if (strcmp(type, "RFFT") != 0 || (x->dtype != TT_F32 && x->dtype != TT_F64) || last != length) return TT_DTYPE_NONE;
@@ -278,7 +293,8 @@ tt_value *tt_hlo_fft(tt_builder *b, tt_value *x, const char *type, int count, co
   bool fits = dtype != TT_DTYPE_NONE;
   for (int i = 0; i < count - 1; ++i) fits &= x->dims[x->rank - count + i] == lengths[i];
   if (!fits)
-    return TT_HLO_REFUSE(b, "fft", TT_HLO_TEXT(b, "%s of lengths %s", type, tt_shape_text(&b->arena, count, lengths)), x);
+    return TT_HLO_REFUSE(b, "fft", TT_HLO_TEXT(b, "%s of lengths %s", type, tt_shape_text(&b->arena, count, lengths)),
+                         x);
   tt_value *result = tt_emit_result(b, "stablehlo.fft", dtype, x->rank, dims);
   tt_emit_values(b, " ", 1, &x);
   tt_emit(b, ", type = ");

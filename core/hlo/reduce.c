@@ -10,9 +10,9 @@ static const struct {
   const char *op;
   bool ordered, logical;
 } kinds[] = {
-    [TT_REDUCE_ADD] = {"stablehlo.add", false, false},     [TT_REDUCE_MULTIPLY] = {"stablehlo.multiply", false, false},
-    [TT_REDUCE_MAX] = {"stablehlo.maximum", true, false},  [TT_REDUCE_MIN] = {"stablehlo.minimum", true, false},
-    [TT_REDUCE_AND] = {"stablehlo.and", false, true},      [TT_REDUCE_OR] = {"stablehlo.or", false, true},
+    [TT_REDUCE_ADD] = {"stablehlo.add", false, false},    [TT_REDUCE_MULTIPLY] = {"stablehlo.multiply", false, false},
+    [TT_REDUCE_MAX] = {"stablehlo.maximum", true, false}, [TT_REDUCE_MIN] = {"stablehlo.minimum", true, false},
+    [TT_REDUCE_AND] = {"stablehlo.and", false, true},     [TT_REDUCE_OR] = {"stablehlo.or", false, true},
 };
 
 const char *tt_hlo_reduction_op(tt_reduction kind) {
@@ -57,7 +57,8 @@ tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
   if (!TT_HLO_READY(b, "reduce", x)) return &tt_hlo_poison;
   if (!tt_hlo_distinct_dims(x->rank, count, dims))
     return TT_HLO_REFUSE(b, "reduce", "a dimension is out of range or repeated", x);
-  if (!tt_hlo_reduction_fits(kind, x->dtype)) return TT_HLO_REFUSE(b, "reduce", "the reduction does not take this dtype", x);
+  if (!tt_hlo_reduction_fits(kind, x->dtype))
+    return TT_HLO_REFUSE(b, "reduce", "the reduction does not take this dtype", x);
   if (count == 0) return x;
   tt_value *operands[] = {x, tt_hlo_reduction_identity(b, kind, x->dtype)};
   int64_t kept[TT_HLO_MAX_RANK];
@@ -73,13 +74,15 @@ tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
 }
 
 // Operands of a variadic reduction: xs, then the initial scalars. NULL on failure.
-static tt_value **reduce_operands(tt_builder *b, const char *op, int count, tt_value *const *xs, tt_value *const *initial) {
+static tt_value **reduce_operands(tt_builder *b, const char *op, int count, tt_value *const *xs,
+                                  tt_value *const *initial) {
   if (count < 1) tt_builder_fail(b, tt_internal_error("%s: no operands", op));
   if (!TT_HLO_READY_N(b, op, count, xs) || !TT_HLO_READY_N(b, op, count, initial)) return NULL;
   for (int i = 0; i < count; ++i) {
     if (initial[i]->rank == 0 && initial[i]->dtype == xs[i]->dtype && tt_value_same_shape(xs[i], xs[0])) continue;
-    TT_HLO_REFUSE(b, op, TT_HLO_TEXT(b, "operand %d: wants one shape for all and a scalar of its dtype to start with", i), xs[0],
-                  xs[i], initial[i]);
+    TT_HLO_REFUSE(b, op,
+                  TT_HLO_TEXT(b, "operand %d: wants one shape for all and a scalar of its dtype to start with", i),
+                  xs[0], xs[i], initial[i]);
     return NULL;
   }
   tt_value **operands = tt_hlo_allocate(b, 2 * (size_t)count, sizeof *operands);
@@ -116,7 +119,8 @@ void tt_hlo_reduce_with(tt_builder *b, int count, tt_value *const *xs, tt_value 
   emit_reducer(b, "reduce", count, operands + count, body, user);
   tt_emit_array(b, ") {dimensions = ", dim_count, reduced);
   tt_emit(b, "}");
-  for (int i = 0; i < count; ++i) out_results[i] = tt_hlo_value(b, operands[i]->dtype, rank, kept, id, tt_hlo_result_sub(count, i));
+  for (int i = 0; i < count; ++i)
+    out_results[i] = tt_hlo_value(b, operands[i]->dtype, rank, kept, id, tt_hlo_result_sub(count, i));
   tt_emit_signature_n(b, 2 * count, operands, count, out_results);
 }
 
@@ -140,7 +144,8 @@ int64_t tt_hlo_window_count(int64_t n, int64_t size, int64_t stride, int64_t low
 // A tt_window with its defaults filled in, and the shape of the result.
 typedef struct window {
   int rank;
-  int64_t size[TT_HLO_MAX_RANK], stride[TT_HLO_MAX_RANK], base_dilation[TT_HLO_MAX_RANK], window_dilation[TT_HLO_MAX_RANK];
+  int64_t size[TT_HLO_MAX_RANK], stride[TT_HLO_MAX_RANK], base_dilation[TT_HLO_MAX_RANK],
+      window_dilation[TT_HLO_MAX_RANK];
   int64_t low[TT_HLO_MAX_RANK], high[TT_HLO_MAX_RANK], dims[TT_HLO_MAX_RANK];
 } window;
 
@@ -181,7 +186,8 @@ tt_value *tt_hlo_reduce_window(tt_builder *b, tt_value *x, tt_reduction kind, co
   if (!tt_hlo_reduction_fits(kind, x->dtype))
     return TT_HLO_REFUSE(b, "reduce_window", "the reduction does not take this dtype", x);
   tt_value *initial = tt_hlo_reduction_identity(b, kind, x->dtype), *result;
-  tt_hlo_reduce_window_with(b, 1, &x, &initial, window, tt_hlo_combine_body, (void *)tt_hlo_reduction_op(kind), &result);
+  tt_hlo_reduce_window_with(b, 1, &x, &initial, window, tt_hlo_combine_body, (void *)tt_hlo_reduction_op(kind),
+                            &result);
   return result;
 }
 
@@ -220,7 +226,8 @@ tt_value *tt_hlo_select_and_scatter_add(tt_builder *b, tt_value *x, tt_value *so
               expand_window(x, numbers, &w) && source->dtype == x->dtype && source->rank == w.rank &&
               tt_hlo_same_dims(w.rank, source->dims, w.dims);
   if (!fits)
-    return TT_HLO_REFUSE(b, "select_and_scatter", "wants an undilated window whose result has the source's type", x, source);
+    return TT_HLO_REFUSE(b, "select_and_scatter", "wants an undilated window whose result has the source's type", x,
+                         source);
   tt_value *operands[] = {x, source, tt_hlo_constant(b, x->dtype, 0)};
   tt_value *scalar = tt_hlo_scalar_type(b, x->dtype), *boolean = tt_hlo_scalar_type(b, TT_BOOL);
   tt_value *result = tt_emit_result(b, "\"stablehlo.select_and_scatter\"", x->dtype, x->rank, x->dims);
@@ -228,7 +235,8 @@ tt_value *tt_hlo_select_and_scatter_add(tt_builder *b, tt_value *x, tt_value *so
   tt_emit(b, ") (");
   tt_emit_region(b, "select_and_scatter", 2, (tt_value *[]){scalar, scalar}, 1, &boolean, select_greatest, NULL);
   tt_emit(b, ", ");
-  tt_emit_region(b, "select_and_scatter", 2, (tt_value *[]){scalar, scalar}, 1, &scalar, tt_hlo_combine_body, (void *)"stablehlo.add");
+  tt_emit_region(b, "select_and_scatter", 2, (tt_value *[]){scalar, scalar}, 1, &scalar, tt_hlo_combine_body,
+                 (void *)"stablehlo.add");
   emit_window(b, &w, false);
   return tt_emit_signature(b, 3, operands, result);
 }

@@ -24,14 +24,16 @@ static tt_value *emit_reshape(tt_builder *b, tt_value *x, int rank, const int64_
 tt_value *tt_hlo_reshape(tt_builder *b, tt_value *x, int rank, const int64_t *dims) {
   if (!TT_HLO_READY(b, "reshape", x)) return &tt_hlo_poison;
   if (!same_count(x, rank, dims))
-    return TT_HLO_REFUSE(b, "reshape", TT_HLO_TEXT(b, "another number of elements in %s", tt_shape_text(&b->arena, rank, dims)), x);
+    return TT_HLO_REFUSE(b, "reshape",
+                         TT_HLO_TEXT(b, "another number of elements in %s", tt_shape_text(&b->arena, rank, dims)), x);
   if (rank == x->rank && tt_hlo_same_dims(rank, dims, x->dims)) return x;
   return emit_reshape(b, x, rank, dims);
 }
 
 tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x, const int *permutation) {
   if (!TT_HLO_READY(b, "transpose", x)) return &tt_hlo_poison;
-  if (!tt_hlo_distinct_dims(x->rank, x->rank, permutation)) return TT_HLO_REFUSE(b, "transpose", "not a permutation", x);
+  if (!tt_hlo_distinct_dims(x->rank, x->rank, permutation))
+    return TT_HLO_REFUSE(b, "transpose", "not a permutation", x);
   int64_t dims[TT_HLO_MAX_RANK];
   bool identity = true;
   for (int i = 0; i < x->rank; ++i) {
@@ -72,7 +74,8 @@ tt_value *tt_hlo_squeeze_dim(tt_builder *b, tt_value *x, int dim) {
 
 tt_value *tt_hlo_unsqueeze_dim(tt_builder *b, tt_value *x, int dim) {
   if (!TT_HLO_READY(b, "unsqueeze", x)) return &tt_hlo_poison;
-  if (dim < 0 || dim > x->rank) return TT_HLO_REFUSE(b, "unsqueeze", TT_HLO_TEXT(b, "dimension %d is out of range", dim), x);
+  if (dim < 0 || dim > x->rank)
+    return TT_HLO_REFUSE(b, "unsqueeze", TT_HLO_TEXT(b, "dimension %d is out of range", dim), x);
   int64_t dims[TT_HLO_MAX_RANK + 1];
   for (int i = 0; i <= x->rank; ++i) dims[i] = i == dim ? 1 : x->dims[i < dim ? i : i - 1];
   return emit_reshape(b, x, x->rank + 1, dims);
@@ -89,7 +92,8 @@ static tt_value *emit_bitcast(tt_builder *b, tt_value *x, tt_dtype dtype) {
   if (rank > 0) memcpy(dims, x->dims, (size_t)rank * sizeof *dims);
   if (from > to) dims[rank++] = from / to;
   if (from < to && (rank == 0 || dims[--rank] != to / from))
-    return TT_HLO_REFUSE(b, "bitcast_convert", TT_HLO_TEXT(b, "the last dimension does not make one %s", tt_dtype_text(dtype)), x);
+    return TT_HLO_REFUSE(b, "bitcast_convert",
+                         TT_HLO_TEXT(b, "the last dimension does not make one %s", tt_dtype_text(dtype)), x);
   tt_value *result = tt_emit_result(b, "stablehlo.bitcast_convert", dtype, rank, dims);
   tt_emit_values(b, " ", 1, &x);
   return tt_emit_signature(b, 1, &x, result);
@@ -129,8 +133,9 @@ static bool bitcast_fits(const tt_value *x, tt_dtype dtype, int rank, const int6
 tt_value *tt_hlo_bitcast_convert(tt_builder *b, tt_value *x, tt_dtype dtype, int rank, const int64_t *dims) {
   if (!TT_HLO_READY(b, "bitcast_convert", x)) return &tt_hlo_poison;
   if (dtype <= TT_DTYPE_NONE || dtype >= TT_DTYPE_COUNT || !bitcast_fits(x, dtype, rank, dims))
-    return TT_HLO_REFUSE(b, "bitcast_convert", TT_HLO_TEXT(b, "does not become %s%s", tt_dtype_text(dtype),
-                                                           tt_shape_text(&b->arena, rank, dims)), x);
+    return TT_HLO_REFUSE(
+        b, "bitcast_convert",
+        TT_HLO_TEXT(b, "does not become %s%s", tt_dtype_text(dtype), tt_shape_text(&b->arena, rank, dims)), x);
   if (x->dtype == dtype) return x;
   x = parts_of(b, x);
   // Parts of the target, in the shape that one cast gives: [dims, 2] for a complex target, else dims.
@@ -160,7 +165,8 @@ tt_value *tt_hlo_broadcast_in_dim(tt_builder *b, tt_value *x, int rank, const in
     identity &= map[i] == i && x->dims[i] == dims[i];
   }
   if (!fits)
-    return TT_HLO_REFUSE(b, "broadcast_in_dim", TT_HLO_TEXT(b, "does not broadcast to %s", tt_shape_text(&b->arena, rank, dims)), x);
+    return TT_HLO_REFUSE(b, "broadcast_in_dim",
+                         TT_HLO_TEXT(b, "does not broadcast to %s", tt_shape_text(&b->arena, rank, dims)), x);
   if (identity) return x;
   tt_value *result = tt_emit_result(b, "stablehlo.broadcast_in_dim", x->dtype, rank, dims);
   tt_emit_values(b, " ", 1, &x);
@@ -170,9 +176,11 @@ tt_value *tt_hlo_broadcast_in_dim(tt_builder *b, tt_value *x, int rank, const in
 
 static tt_value *fail_expand(tt_builder *b, const tt_value *x, int rank, const int64_t *dims, int at) {
   if (at < 0)
-    return tt_builder_fail(b, tt_error(TT_INVALID_ARGUMENT,
-                                       "The number of sizes provided (%d) must be greater or equal to the number of dimensions "
-                                       "in the tensor (%d)", rank, x->rank));
+    return tt_builder_fail(
+        b, tt_error(TT_INVALID_ARGUMENT,
+                    "The number of sizes provided (%d) must be greater or equal to the number of dimensions "
+                    "in the tensor (%d)",
+                    rank, x->rank));
   return tt_builder_fail(b, tt_error(TT_INVALID_ARGUMENT,
                                      "The expanded size of the tensor (%lld) must match the existing size (%lld) at "
                                      "non-singleton dimension %d.  Target sizes: %s.  Tensor sizes: %s",
@@ -212,7 +220,8 @@ void tt_hlo_broadcast_both(tt_builder *b, tt_value **x, tt_value **y) {
     if (n != m && n != 1 && m != 1) {
       *x = *y = tt_builder_fail(b, tt_error(TT_INVALID_ARGUMENT,
                                             "The size of tensor a (%lld) must match the size of tensor b (%lld) at "
-                                            "non-singleton dimension %d", (long long)n, (long long)m, i));
+                                            "non-singleton dimension %d",
+                                            (long long)n, (long long)m, i));
       return;
     }
     dims[i] = n == 1 ? m : n;
@@ -223,7 +232,8 @@ void tt_hlo_broadcast_both(tt_builder *b, tt_value **x, tt_value **y) {
 
 // --- slices -------------------------------------------------------------------------------------------------------------------
 
-static void emit_slice_ranges(tt_builder *b, int rank, const int64_t *starts, const int64_t *limits, const int64_t *strides) {
+static void emit_slice_ranges(tt_builder *b, int rank, const int64_t *starts, const int64_t *limits,
+                              const int64_t *strides) {
   tt_emit(b, " [");
   for (int i = 0; i < rank; ++i) {
     if (i > 0) tt_emit(b, ", ");
@@ -237,14 +247,17 @@ static void emit_slice_ranges(tt_builder *b, int rank, const int64_t *starts, co
   tt_emit(b, "]");
 }
 
-tt_value *tt_hlo_slice(tt_builder *b, tt_value *x, const int64_t *starts, const int64_t *limits, const int64_t *strides) {
+tt_value *tt_hlo_slice(tt_builder *b, tt_value *x, const int64_t *starts, const int64_t *limits,
+                       const int64_t *strides) {
   if (!TT_HLO_READY(b, "slice", x)) return &tt_hlo_poison;
   int64_t dims[TT_HLO_MAX_RANK];
   bool whole = true;
   for (int i = 0; i < x->rank; ++i) {
     if (starts[i] < 0 || limits[i] < starts[i] || limits[i] > x->dims[i] || strides[i] < 1)
-      return TT_HLO_REFUSE(b, "slice", TT_HLO_TEXT(b, "[%lld:%lld:%lld] is out of range in dimension %d", (long long)starts[i],
-                                                   (long long)limits[i], (long long)strides[i], i), x);
+      return TT_HLO_REFUSE(b, "slice",
+                           TT_HLO_TEXT(b, "[%lld:%lld:%lld] is out of range in dimension %d", (long long)starts[i],
+                                       (long long)limits[i], (long long)strides[i], i),
+                           x);
     int64_t extent = limits[i] - starts[i];
     dims[i] = extent == 0 ? 0 : (extent - 1) / strides[i] + 1;
     whole &= dims[i] == x->dims[i];
@@ -258,7 +271,8 @@ tt_value *tt_hlo_slice(tt_builder *b, tt_value *x, const int64_t *starts, const 
 
 tt_value *tt_hlo_slice_dim(tt_builder *b, tt_value *x, int dim, int64_t start, int64_t limit, int64_t stride) {
   if (!TT_HLO_READY(b, "slice", x)) return &tt_hlo_poison;
-  if (dim < 0 || dim >= x->rank) return TT_HLO_REFUSE(b, "slice", TT_HLO_TEXT(b, "dimension %d is out of range", dim), x);
+  if (dim < 0 || dim >= x->rank)
+    return TT_HLO_REFUSE(b, "slice", TT_HLO_TEXT(b, "dimension %d is out of range", dim), x);
   int64_t starts[TT_HLO_MAX_RANK], limits[TT_HLO_MAX_RANK], strides[TT_HLO_MAX_RANK];
   for (int i = 0; i < x->rank; ++i) {
     starts[i] = i == dim ? start : 0;
@@ -273,7 +287,8 @@ static tt_value **with_starts(tt_builder *b, const char *op, int count, tt_value
   int rank = xs[0]->rank;
   if (!TT_HLO_READY_N(b, op, rank, starts)) return NULL;
   for (int i = 0; i < rank; ++i) {
-    if (starts[i]->rank == 0 && tt_dtype_is_integral(starts[i]->dtype) && starts[i]->dtype == starts[0]->dtype) continue;
+    if (starts[i]->rank == 0 && tt_dtype_is_integral(starts[i]->dtype) && starts[i]->dtype == starts[0]->dtype)
+      continue;
     TT_HLO_REFUSE(b, op, TT_HLO_TEXT(b, "start %d is not a scalar of the common integer dtype", i), xs[0], starts[i]);
     return NULL;
   }
@@ -287,7 +302,8 @@ tt_value *tt_hlo_dynamic_slice(tt_builder *b, tt_value *x, tt_value *const *star
   if (!TT_HLO_READY(b, "dynamic_slice", x)) return &tt_hlo_poison;
   for (int i = 0; i < x->rank; ++i) {
     if (sizes[i] < 0 || sizes[i] > x->dims[i])
-      return TT_HLO_REFUSE(b, "dynamic_slice", TT_HLO_TEXT(b, "size %lld is out of range in dimension %d", (long long)sizes[i], i), x);
+      return TT_HLO_REFUSE(b, "dynamic_slice",
+                           TT_HLO_TEXT(b, "size %lld is out of range in dimension %d", (long long)sizes[i], i), x);
   }
   tt_value **operands = with_starts(b, "dynamic_slice", 1, &x, starts);
   if (operands == NULL) return &tt_hlo_poison;
@@ -314,7 +330,8 @@ tt_value *tt_hlo_dynamic_update_slice(tt_builder *b, tt_value *x, tt_value *upda
 tt_value *tt_hlo_pad(tt_builder *b, tt_value *x, tt_value *fill, const int64_t *low, const int64_t *high,
                      const int64_t *interior) {
   if (!TT_HLO_READY(b, "pad", x, fill)) return &tt_hlo_poison;
-  if (fill->rank != 0 || fill->dtype != x->dtype) return TT_HLO_REFUSE(b, "pad", "wants a scalar fill of the same dtype", x, fill);
+  if (fill->rank != 0 || fill->dtype != x->dtype)
+    return TT_HLO_REFUSE(b, "pad", "wants a scalar fill of the same dtype", x, fill);
   int64_t dims[TT_HLO_MAX_RANK];
   bool nothing = true;
   for (int i = 0; i < x->rank; ++i) {
@@ -323,8 +340,10 @@ tt_value *tt_hlo_pad(tt_builder *b, tt_value *x, tt_value *fill, const int64_t *
                 !__builtin_add_overflow(n, between, &n) && !__builtin_add_overflow(n, low[i], &n) &&
                 !__builtin_add_overflow(n, high[i], &n) && n >= 0;
     if (!fits)
-      return TT_HLO_REFUSE(b, "pad", TT_HLO_TEXT(b, "low %lld, high %lld, interior %lld is out of range in dimension %d",
-                                                 (long long)low[i], (long long)high[i], (long long)interior[i], i), x, fill);
+      return TT_HLO_REFUSE(b, "pad",
+                           TT_HLO_TEXT(b, "low %lld, high %lld, interior %lld is out of range in dimension %d",
+                                       (long long)low[i], (long long)high[i], (long long)interior[i], i),
+                           x, fill);
     dims[i] = n;
     nothing &= low[i] == 0 && high[i] == 0 && between == 0;
   }
@@ -355,7 +374,8 @@ tt_value *tt_hlo_concatenate(tt_builder *b, int count, tt_value *const *xs, int 
   memcpy(dims, xs[0]->dims, (size_t)xs[0]->rank * sizeof *dims);
   for (int i = 1; i < count; ++i) {
     if (!concatenates(xs[0], xs[i], dim) || __builtin_add_overflow(dims[dim], xs[i]->dims[dim], &dims[dim]))
-      return TT_HLO_REFUSE_N(b, "concatenate", TT_HLO_TEXT(b, "operand %d does not fit along dimension %d", i, dim), count, xs);
+      return TT_HLO_REFUSE_N(b, "concatenate", TT_HLO_TEXT(b, "operand %d does not fit along dimension %d", i, dim),
+                             count, xs);
   }
   if (count == 1) return xs[0];
   tt_value *result = tt_emit_result(b, "stablehlo.concatenate", xs[0]->dtype, xs[0]->rank, dims);

@@ -20,8 +20,8 @@ static const tt_arg *peek(const tt_lowering *l, int arg) {
 }
 
 static void wrong_kind(tt_lowering *l, int arg, const char *wanted) {
-  tt_builder_fail(l->b, tt_internal_error("%s: argument %d is no %s (kind %d)", l->op->name, arg, wanted,
-                                          (int)peek(l, arg)->kind));
+  tt_builder_fail(
+      l->b, tt_internal_error("%s: argument %d is no %s (kind %d)", l->op->name, arg, wanted, (int)peek(l, arg)->kind));
 }
 
 bool tt_has(const tt_lowering *l, int arg) {
@@ -75,7 +75,9 @@ double tt_double(tt_lowering *l, int arg) {
   return 0;
 }
 
-double tt_double_or(tt_lowering *l, int arg, double otherwise) { return tt_has(l, arg) ? tt_double(l, arg) : otherwise; }
+double tt_double_or(tt_lowering *l, int arg, double otherwise) {
+  return tt_has(l, arg) ? tt_double(l, arg) : otherwise;
+}
 
 static void *arena_array(tt_lowering *l, int count, size_t size) {
   void *block = tt_arena_allocate(tt_builder_arena(l->b), (size_t)(count > 0 ? count : 1), size);
@@ -152,7 +154,8 @@ static tt_value *number_value(tt_lowering *l, const tt_arg *a, int arg, tt_dtype
     return l->source.number(l->source.user, number, dtype);
   }
   if (a->kind == TT_ARG_COMPLEX)
-    return tt_hlo_convert(l->b, tt_hlo_constant_complex(l->b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]), dtype);
+    return tt_hlo_convert(l->b, tt_hlo_constant_complex(l->b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]),
+                          dtype);
   if (a->kind == TT_ARG_DOUBLE) return tt_hlo_constant(l->b, dtype, a->u.real);
   return tt_dtype_is_complex(dtype) ? tt_hlo_constant(l->b, dtype, (double)a->u.integer)
                                     : tt_hlo_constant_i64(l->b, dtype, a->u.integer);
@@ -266,10 +269,9 @@ tt_value *tt_lowering_store(tt_lowering *l, int slot, tt_value *value, tt_value 
   for (int i = 0; same && i < t->rank; ++i) same = value->dims[i] == t->sizes[i];
   if (!same) {
     tt_arena *arena = tt_builder_arena(l->b);
-    return tt_builder_fail(l->b, tt_error(TT_INVALID_ARGUMENT,
-                                          "output with shape %s doesn't match the broadcast shape %s",
-                                          tt_shape_text(arena, t->rank, t->sizes),
-                                          tt_shape_text(arena, value->rank, value->dims)));
+    return tt_builder_fail(
+        l->b, tt_error(TT_INVALID_ARGUMENT, "output with shape %s doesn't match the broadcast shape %s",
+                       tt_shape_text(arena, t->rank, t->sizes), tt_shape_text(arena, value->rank, value->dims)));
   }
   value = apply_bits(l, t, tt_hlo_convert(l->b, value, t->dtype));
   if (tt_tensor_covers(t, byte_size)) return store_covering(l, t, value);
@@ -340,8 +342,8 @@ tt_value *tt_list_operand_as(tt_lowering *l, int arg, int item, tt_dtype dtype) 
 int tt_wrap_dim(tt_lowering *l, int64_t dim, int rank) {
   int limit = rank > 0 ? rank : 1;
   if (dim < -limit || dim >= limit) {
-    tt_fail(l, TT_INDEX, "Dimension out of range (expected to be in range of [%d, %d], but got %lld)", -limit, limit - 1,
-            (long long)dim);
+    tt_fail(l, TT_INDEX, "Dimension out of range (expected to be in range of [%d, %d], but got %lld)", -limit,
+            limit - 1, (long long)dim);
     return 0;
   }
   return (int)(dim < 0 ? dim + limit : dim);

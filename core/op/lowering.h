@@ -47,9 +47,9 @@ struct tt_lowering {
   int arg_count;
   const tt_tensor *tensors; // the call's slots
   int tensor_count;
-  const int *outputs; // slots of the declared outputs of in-place and out= calls, `output_count` of them
-  int output_count;   // 0 when all results are fresh
-  tt_dtype default_dtype;   // torch.get_default_dtype()
+  const int *outputs;     // slots of the declared outputs of in-place and out= calls, `output_count` of them
+  int output_count;       // 0 when all results are fresh
+  tt_dtype default_dtype; // torch.get_default_dtype()
   tt_precision precision;
   int device_index;
   tt_source source;
@@ -63,7 +63,7 @@ struct tt_lowering {
 };
 
 // --- operands --------------------------------------------------------------------------------------------------------
-bool tt_has(const tt_lowering *l, int arg); // given, and not None / undefined
+bool tt_has(const tt_lowering *l, int arg);                       // given, and not None / undefined
 tt_value *tt_operand(tt_lowering *l, int arg);                    // in its own dtype
 tt_value *tt_operand_as(tt_lowering *l, int arg, tt_dtype dtype); // converted; a CPU scalar is encoded on the host
 const tt_tensor *tt_tensor_arg(const tt_lowering *l, int arg);    // its metadata; NULL when absent
@@ -74,12 +74,12 @@ tt_value *tt_list_operand_as(tt_lowering *l, int arg, int item, tt_dtype dtype);
 const tt_tensor *tt_list_tensor(const tt_lowering *l, int arg, int item);
 
 // --- arguments -------------------------------------------------------------------------------------------------------
-int64_t tt_int(tt_lowering *l, int arg);                 // int, bool or a static integral Scalar
-int64_t tt_int_or(tt_lowering *l, int arg, int64_t otherwise);  // for int? and SymInt?
+int64_t tt_int(tt_lowering *l, int arg);                       // int, bool or a static integral Scalar
+int64_t tt_int_or(tt_lowering *l, int arg, int64_t otherwise); // for int? and SymInt?
 bool tt_bool(tt_lowering *l, int arg);
 bool tt_bool_or(tt_lowering *l, int arg, bool otherwise);
 tt_dtype tt_dtype_arg(tt_lowering *l, int arg, tt_dtype otherwise); // ScalarType?
-const char *tt_text(tt_lowering *l, int arg);                // "" for None
+const char *tt_text(tt_lowering *l, int arg);                       // "" for None
 // int[] into the arena; *out_count 0 and NULL for None or empty.
 const int64_t *tt_ints(tt_lowering *l, int arg, int *out_count);
 const double *tt_doubles(tt_lowering *l, int arg, int *out_count);

@@ -101,7 +101,8 @@ static bool is_whole(int base_rank, const int64_t *base, int rank, const int64_t
 // Do two active dimensions reach the same element? A sufficient test for strided windows.
 static bool overlaps(const window_dim *dims, int count) {
   for (int i = 0; i + 1 < count; ++i)
-    if (dims[i + 1].stride == dims[i].stride || (dims[i + 1].size - 1) * dims[i + 1].stride >= dims[i].stride) return true;
+    if (dims[i + 1].stride == dims[i].stride || (dims[i + 1].size - 1) * dims[i + 1].stride >= dims[i].stride)
+      return true;
   return false;
 }
 
@@ -349,8 +350,8 @@ static tt_value *read_strided(tt_builder *b, tt_value *base, const tt_view *v, i
 }
 
 // Flat positions of the window's elements as S64, shape `sizes`.
-static tt_value *emit_positions(tt_builder *b, int rank, const int64_t *sizes, const int64_t *strides, tt_digit_fn digit,
-                                void *user) {
+static tt_value *emit_positions(tt_builder *b, int rank, const int64_t *sizes, const int64_t *strides,
+                                tt_digit_fn digit, void *user) {
   tt_value *sum = tt_hlo_broadcast_to(b, digit(user, NULL), rank, sizes);
   for (int i = 0; i < rank; ++i) {
     if (sizes[i] == 1 || strides[i] == 0) continue;
@@ -363,9 +364,14 @@ static tt_value *emit_positions(tt_builder *b, int rank, const int64_t *sizes, c
 static tt_value *read_gather(tt_builder *b, tt_value *base, int rank, const int64_t *sizes, const int64_t *strides,
                              tt_digit_fn digit, void *user) {
   int64_t flat = tt_value_count(base), count = product(rank, sizes);
-  tt_value *positions = tt_hlo_reshape(b, emit_positions(b, rank, sizes, strides, digit, user), 2, (int64_t[]){count, 1});
-  const tt_gather numbers = {.collapsed_count = 1, .collapsed_dims = (int[]){0}, .map_count = 1,
-                             .start_index_map = (int[]){0}, .index_vector_dim = 1, .slice_sizes = (int64_t[]){1}};
+  tt_value *positions =
+      tt_hlo_reshape(b, emit_positions(b, rank, sizes, strides, digit, user), 2, (int64_t[]){count, 1});
+  const tt_gather numbers = {.collapsed_count = 1,
+                             .collapsed_dims = (int[]){0},
+                             .map_count = 1,
+                             .start_index_map = (int[]){0},
+                             .index_vector_dim = 1,
+                             .slice_sizes = (int64_t[]){1}};
   tt_value *x = tt_hlo_gather(b, tt_hlo_reshape(b, base, 1, &flat), positions, &numbers);
   return tt_hlo_reshape(b, x, rank, sizes);
 }
@@ -413,9 +419,13 @@ static tt_value *write_strided(tt_builder *b, tt_value *base, tt_value *x, const
 static tt_value *write_scatter(tt_builder *b, tt_value *base, tt_value *x, int rank, const int64_t *sizes,
                                const int64_t *strides, tt_digit_fn digit, void *user) {
   int64_t flat = tt_value_count(base), count = product(rank, sizes);
-  tt_value *positions = tt_hlo_reshape(b, emit_positions(b, rank, sizes, strides, digit, user), 2, (int64_t[]){count, 1});
-  const tt_scatter numbers = {.inserted_count = 1, .inserted_window_dims = (int[]){0}, .map_count = 1,
-                              .scatter_dims_to_operand_dims = (int[]){0}, .index_vector_dim = 1};
+  tt_value *positions =
+      tt_hlo_reshape(b, emit_positions(b, rank, sizes, strides, digit, user), 2, (int64_t[]){count, 1});
+  const tt_scatter numbers = {.inserted_count = 1,
+                              .inserted_window_dims = (int[]){0},
+                              .map_count = 1,
+                              .scatter_dims_to_operand_dims = (int[]){0},
+                              .index_vector_dim = 1};
   tt_value *updated = tt_hlo_scatter(b, tt_hlo_reshape(b, base, 1, &flat), positions, tt_hlo_reshape(b, x, 1, &count),
                                      &numbers, TT_COMBINE_REPLACE);
   return tt_hlo_reshape(b, updated, base->rank, base->dims);

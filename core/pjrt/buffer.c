@@ -15,7 +15,8 @@ static tt_status buffer_allocate(tt_buffer **out_buffer) {
   return TT_SUCCESS;
 }
 
-static void buffer_initialize(tt_buffer *buffer, tt_device *device, void *pjrt, int64_t byte_size, const char *op_name) {
+static void buffer_initialize(tt_buffer *buffer, tt_device *device, void *pjrt, int64_t byte_size,
+                              const char *op_name) {
   atomic_init(&buffer->references, 1);
   buffer->device = device;
   buffer->pjrt = pjrt;

@@ -17,16 +17,16 @@
 typedef struct tt_buffer {
   _Atomic int32_t references;
   tt_device *device;
-  void *pjrt; // PJRT_Buffer *
-  int64_t byte_size;      // logical size, what memory statistics count
-  const char *op_name;    // static text: the op whose program made it, for errors that surface later; may be NULL
+  void *pjrt;          // PJRT_Buffer *
+  int64_t byte_size;   // logical size, what memory statistics count
+  const char *op_name; // static text: the op whose program made it, for errors that surface later; may be NULL
 } tt_buffer;
 
 typedef enum tt_host_semantics {
-  TT_HOST_COPY,          // the host memory is free again when the call returns
-  TT_HOST_UNTIL_DONE,    // the host memory must stay until `out_done` is ready
-  TT_HOST_ZERO_COPY,     // the buffer aliases the host memory (64-byte aligned, host platforms); it must stay and stay
-                         // unchanged until `out_done`, which then comes only when the buffer is freed
+  TT_HOST_COPY,       // the host memory is free again when the call returns
+  TT_HOST_UNTIL_DONE, // the host memory must stay until `out_done` is ready
+  TT_HOST_ZERO_COPY,  // the buffer aliases the host memory (64-byte aligned, host platforms); it must stay and stay
+                      // unchanged until `out_done`, which then comes only when the buffer is freed
   TT_HOST_ZERO_COPY_MUTABLE, // the same, and a program that takes the buffer over may write into it
 } tt_host_semantics;
 

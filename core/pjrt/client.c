@@ -152,8 +152,7 @@ static int64_t add(_Atomic int64_t *number, int64_t amount) {
 static void raise_peak(_Atomic int64_t *peak, int64_t current) {
   int64_t seen = load(peak);
   while (seen < current &&
-         !atomic_compare_exchange_weak_explicit(peak, &seen, current, memory_order_relaxed, memory_order_relaxed)) {
-  }
+         !atomic_compare_exchange_weak_explicit(peak, &seen, current, memory_order_relaxed, memory_order_relaxed)) {}
 }
 
 void tt_memory_add(tt_device *device, int64_t bytes) {

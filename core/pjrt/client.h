@@ -15,7 +15,7 @@ typedef struct tt_client tt_client;
 
 // Bytes and counts as torch's caching allocators report them; all are updated atomically.
 typedef struct tt_memory_stats {
-  _Atomic int64_t current, peak, allocated, freed;                     // bytes
+  _Atomic int64_t current, peak, allocated, freed;                             // bytes
   _Atomic int64_t blocks_current, blocks_peak, blocks_allocated, blocks_freed; // counts
   _Atomic int64_t out_of_memory_count;
 } tt_memory_stats;
@@ -36,7 +36,7 @@ void tt_client_destroy(tt_client *client); // NULL is fine; buffers and executab
 
 tt_plugin *tt_client_plugin(const tt_client *client);
 int tt_client_device_count(const tt_client *client);
-tt_device *tt_client_device(tt_client *client, int index); // NULL when out of range
+tt_device *tt_client_device(tt_client *client, int index);       // NULL when out of range
 const char *tt_client_platform(const tt_client *client);         // "cpu", "tpu"
 const char *tt_client_platform_version(const tt_client *client); // free text of the plugin
 // True when device buffers are plain host memory that the process may read through tt_buffer_host_data.

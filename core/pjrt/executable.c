@@ -13,15 +13,16 @@
 // and XLA's debug options in 7, a map from a name to an OptionOverrideProto.
 
 // Debug options that may be sent. An option's index is its bit in a tt_option_set.
-#define OPTIONS(X)                                                                                                      \
-  /* Min and max lose NaN otherwise, in reductions and larger programs. */                                              \
-  X(FAST_MIN_MAX, "xla_cpu_enable_fast_min_max")                                                                        \
-  /* Chains of bfloat16 ops would keep float32 in between; eager torch rounds after each. */                            \
-  X(EXCESS_PRECISION, "xla_allow_excess_precision")                                                                     \
-  /* Names of passes, separated by commas. */                                                                           \
-  X(DISABLE_PASSES, "xla_disable_hlo_passes")                                                                           \
-  X(OPTIMIZATION_LEVEL, "xla_backend_optimization_level")                                                               \
-  /* What goes to the YNNPACK library. */                                                                               \
+//   FAST_MIN_MAX        min and max lose NaN with it, in reductions and larger programs
+//   EXCESS_PRECISION    chains of bfloat16 ops keep float32 in between with it; eager torch rounds after each
+//   DISABLE_PASSES      names of passes, separated by commas
+//   OPTIMIZATION_LEVEL  of LLVM
+//   YNN_FUSION          what goes to the YNNPACK library
+#define OPTIONS(X)                                                                                                     \
+  X(FAST_MIN_MAX, "xla_cpu_enable_fast_min_max")                                                                       \
+  X(EXCESS_PRECISION, "xla_allow_excess_precision")                                                                    \
+  X(DISABLE_PASSES, "xla_disable_hlo_passes")                                                                          \
+  X(OPTIMIZATION_LEVEL, "xla_backend_optimization_level")                                                              \
   X(YNN_FUSION, "xla_cpu_experimental_ynn_fusion_type")
 
 enum {
@@ -174,9 +175,8 @@ static tt_status compile_once(const tt_client *client, const char *text, int64_t
       .format = format,
       .format_size = sizeof(format) - 1,
   };
-  PJRT_Client_Compile_Args args =
-      TT_PJRT_ARGS(PJRT_Client_Compile, .client = client->pjrt, .program = &program, .compile_options = options->data,
-                   .compile_options_size = options->size);
+  PJRT_Client_Compile_Args args = TT_PJRT_ARGS(PJRT_Client_Compile, .client = client->pjrt, .program = &program,
+                                               .compile_options = options->data, .compile_options_size = options->size);
   TT_TRY(TT_PJRT(client->plugin, PJRT_Client_Compile, &args));
   *out_loaded = args.executable;
   return TT_SUCCESS;

@@ -16,7 +16,7 @@
 typedef struct tt_executable {
   _Atomic int32_t references;
   tt_client *client;
-  void *pjrt;      // PJRT_LoadedExecutable *
+  void *pjrt; // PJRT_LoadedExecutable *
   int output_count;
   bool may_donate; // some argument is marked tf.aliasing_output or jax.buffer_donor
 } tt_executable;
@@ -28,7 +28,7 @@ typedef enum tt_effort { TT_EFFORT_FULL, TT_EFFORT_LIGHT, TT_EFFORT_LEAST } tt_e
 // What may differ between two compilations of one text. Part of every cache key.
 typedef struct tt_compile_options {
   tt_effort effort;
-  bool exact;        // keep op-by-op values: no algebraic simplification across ops
+  bool exact; // keep op-by-op values: no algebraic simplification across ops
 } tt_compile_options;
 
 // Compiles StableHLO text of `size` bytes. Options that the plugin does not know are probed once and then left out.

@@ -227,7 +227,7 @@ static unsigned long read_hex(const char *path) {
 
 // Google's vendor id alone is not enough: the network and disk controllers of its virtual machines carry it too.
 static bool is_tpu_pci_device(const char *vendor_path) {
-  static const unsigned short tpu_ids[] = {0x0027 /* v2, v3 */, 0x0056, 0x005e /* v4 */,  0x0062 /* v5p */,
+  static const unsigned short tpu_ids[] = {0x0027 /* v2, v3 */, 0x0056,           0x005e /* v4 */, 0x0062 /* v5p */,
                                            0x0063 /* v5e */,    0x006f /* v6e */, 0x0076 /* 7x */};
   if (read_hex(vendor_path) != 0x1ae0) return false;
   char device_path[256];
@@ -348,11 +348,13 @@ static tt_status nothing_found(const tt_plugin_probes *probes) {
   for (size_t i = 0; i < probes->count; i++) {
     const tt_plugin_probe *probe = &probes->items[i];
     const char *path = probe->path != NULL ? probe->path : "", *space = probe->path != NULL ? " " : "";
-    tt_string_printf(&text, "\n  %s:%s%s%s%s", probe->source, space, path,
-                     probe->path != NULL ? ": " : " ", probe->reason);
+    tt_string_printf(&text, "\n  %s:%s%s%s%s", probe->source, space, path, probe->path != NULL ? ": " : " ",
+                     probe->reason);
   }
-  tt_status status = tt_error(TT_UNAVAILABLE, "no PJRT plugin could be loaded; pip install fastatomstruct-xla-cpu "
-                                              "brings one for the CPU. Tried:%s", tt_string_text(&text));
+  tt_status status = tt_error(TT_UNAVAILABLE,
+                              "no PJRT plugin could be loaded; pip install fastatomstruct-xla-cpu "
+                              "brings one for the CPU. Tried:%s",
+                              tt_string_text(&text));
   tt_string_free(&text);
   return status;
 }

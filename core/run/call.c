@@ -115,13 +115,15 @@ static tt_status check_storage(const tt_tensor *t) {
   if (needed <= t->storage->byte_size) return TT_SUCCESS;
   tt_string text = TT_STRING_INIT;
   for (int i = 0; i < t->rank; ++i) tt_string_printf(&text, i ? ", %lld" : "sizes [%lld", (long long)t->sizes[i]);
-  for (int i = 0; i < t->rank; ++i) tt_string_printf(&text, i ? ", %lld" : "], strides [%lld", (long long)t->strides[i]);
+  for (int i = 0; i < t->rank; ++i)
+    tt_string_printf(&text, i ? ", %lld" : "], strides [%lld", (long long)t->strides[i]);
   if (t->rank == 0) tt_string_append(&text, "sizes [], strides [");
-  tt_status status = tt_error(TT_INVALID_ARGUMENT,
-                              "%s], storage offset %lld, and itemsize %d requiring a storage size of %lld are out of bounds "
-                              "for storage of size %lld",
-                              tt_string_text(&text), (long long)t->offset, (int)tt_dtype_size(t->dtype), (long long)needed,
-                              (long long)t->storage->byte_size);
+  tt_status status =
+      tt_error(TT_INVALID_ARGUMENT,
+               "%s], storage offset %lld, and itemsize %d requiring a storage size of %lld are out of bounds "
+               "for storage of size %lld",
+               tt_string_text(&text), (long long)t->offset, (int)tt_dtype_size(t->dtype), (long long)needed,
+               (long long)t->storage->byte_size);
   tt_string_free(&text);
   return status;
 }
@@ -186,7 +188,8 @@ static bool same_operands(const tt_call *call) {
 static bool still_fits(const tt_plan *plan, const tt_call *call) {
   for (int i = 0; i < plan->input_count; ++i) {
     const tt_plan_input *in = &plan->inputs[i];
-    if (in->kind == TT_INPUT_STORAGE && !in->constant && tt_storage_layout(call->tensors[in->slot].storage) != in->layout)
+    if (in->kind == TT_INPUT_STORAGE && !in->constant &&
+        tt_storage_layout(call->tensors[in->slot].storage) != in->layout)
       return false;
   }
   return true;

@@ -24,13 +24,14 @@ typedef enum tt_variant { TT_FUNCTIONAL, TT_IN_PLACE, TT_OUT } tt_variant;
 
 // One registered overload: filled once by the bridge, never changed.
 typedef struct tt_overload {
-  const tt_op *op;   // NULL: an op without a lowering, which may get plans by recording its decomposition
-  const char *name;  // "aten::add.out", static
-  int id;            // unique per overload
+  const tt_op *op;  // NULL: an op without a lowering, which may get plans by recording its decomposition
+  const char *name; // "aten::add.out", static
+  int id;           // unique per overload
   tt_variant variant;
-  bool structured;   // functional or in-place: torch's own wrapper gives checks, shapes and dtypes by calling the out= variant
-  int arg_count;     // of its schema
-  int result_count;  // of its schema; lists count as one
+  bool
+      structured; // functional or in-place: torch's own wrapper gives checks, shapes and dtypes by calling the out= variant
+  int arg_count;    // of its schema
+  int result_count; // of its schema; lists count as one
 } tt_overload;
 
 tt_overload *tt_overload_create(const tt_op *op, const char *name, tt_variant variant, bool structured, int arg_count,
@@ -42,11 +43,11 @@ typedef struct tt_call {
   int arg_count;
   const tt_tensor *tensors; // slots
   int tensor_count;
-  const int *written;       // slots that the schema marks as written, in order
+  const int *written; // slots that the schema marks as written, in order
   int written_count;
   int device_index;
   tt_dtype default_dtype;
-  int precision;            // tt_precision in force
+  int precision; // tt_precision in force
 } tt_call;
 
 // A fresh result tensor.
@@ -79,8 +80,8 @@ bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count);
 // Writes `tensor` from dense row-major host data of the same sizes and of dtype `host_dtype` (converted on the device).
 // `host_done` (may be NULL) is called with `user`, on any thread, when the host memory is no longer needed, also when the
 // call fails; with NULL the call copies first.
-tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype host_dtype, void (*host_done)(void *user),
-                            void *user);
+tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype host_dtype,
+                            void (*host_done)(void *user), void *user);
 // Reads `tensor` into dense row-major host memory of the same sizes in its own dtype. Blocking: the data is there when the
 // call returns. Otherwise it is there after the next tt_synchronize, and `data` must stay until then.
 tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, bool blocking);

@@ -29,7 +29,8 @@ static const tt_op contiguous_op = {"contiguous", lower_contiguous, {NULL}, TT_O
 // Their overloads have fixed ids below those of tt_overload_create's.
 enum { COPY_ID = INT32_MAX, CONTIGUOUS_ID = INT32_MAX - 1 };
 static const tt_overload copy_overload = {&copy_op, "aten::copy_", COPY_ID, TT_IN_PLACE, false, 2, 1};
-static const tt_overload contiguous_overload = {&contiguous_op, "aten::contiguous", CONTIGUOUS_ID, TT_FUNCTIONAL, false, 1, 1};
+static const tt_overload contiguous_overload = {
+    &contiguous_op, "aten::contiguous", CONTIGUOUS_ID, TT_FUNCTIONAL, false, 1, 1};
 
 static tt_status run_copy(const tt_tensor *dst, const tt_tensor *src) {
   const tt_tensor tensors[2] = {*dst, *src};
@@ -44,7 +45,8 @@ static tt_status run_copy(const tt_tensor *dst, const tt_tensor *src) {
 // *out_storage is a new storage that holds `tensor`'s elements densely; the caller's reference.
 static tt_status run_contiguous(const tt_tensor *tensor, tt_storage **out_storage) {
   const tt_arg args[1] = {{.kind = TT_ARG_TENSOR, .u.slot = 0}};
-  tt_call call = {&contiguous_overload, args, 1, tensor, 1, NULL, 0, tensor->device_index, TT_F32, TT_PRECISION_HIGHEST};
+  tt_call call = {&contiguous_overload, args, 1, tensor, 1, NULL, 0, tensor->device_index, TT_F32,
+                  TT_PRECISION_HIGHEST};
   tt_results results;
   bool miss;
   TT_TRY(tt_call_run(&call, &results, &miss));
@@ -125,8 +127,8 @@ static tt_status upload_staged(tt_device *device, const void *data, const tt_lay
   *release = (host_release){give_back_block, staged};
   memcpy(block, data, (size_t)layout->byte_size);
   tt_event event = {0};
-  tt_status status = tt_buffer_from_host(device, block, layout->dtype, layout->rank, layout->dims, TT_HOST_ZERO_COPY, &event,
-                                         out_buffer);
+  tt_status status = tt_buffer_from_host(device, block, layout->dtype, layout->rank, layout->dims, TT_HOST_ZERO_COPY,
+                                         &event, out_buffer);
   if (status)
     on_transfer_done(TT_SUCCESS, release);
   else
@@ -153,8 +155,8 @@ static tt_status upload_asynchronously(tt_device *device, const void *data, cons
 }
 
 // Starts the transfer; `done` is called exactly once unless it is NULL.
-static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user), void *user,
-                        tt_buffer **out_buffer) {
+static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user),
+                        void *user, tt_buffer **out_buffer) {
   tt_counter_add(TT_COUNTER_bytes_to_device, layout->byte_size);
   *out_buffer = NULL;
   tt_status status = TT_SUCCESS;
@@ -182,8 +184,8 @@ static tt_status upload_temporary(const tt_tensor *tensor, const void *data, tt_
   return tt_storage_create_with(buffer, layout, out_storage);
 }
 
-tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype host_dtype, void (*host_done)(void *user),
-                            void *user) {
+tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype host_dtype,
+                            void (*host_done)(void *user), void *user) {
   if (element_count(tensor) == 0) {
     if (host_done) host_done(user);
     return TT_SUCCESS;
@@ -195,8 +197,13 @@ tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype 
     strides[i] = stride;
     stride *= tensor->sizes[i];
   }
-  tt_tensor source = {.storage = temporary, .dtype = host_dtype, .rank = tensor->rank, .sizes = tensor->sizes,
-                      .strides = strides, .device_index = tensor->device_index, .defined = true};
+  tt_tensor source = {.storage = temporary,
+                      .dtype = host_dtype,
+                      .rank = tensor->rank,
+                      .sizes = tensor->sizes,
+                      .strides = strides,
+                      .device_index = tensor->device_index,
+                      .defined = true};
   tt_status status = tt_copy(tensor, &source);
   tt_storage_release(temporary);
   return status;
@@ -354,8 +361,13 @@ tt_status tt_resize_storage(tt_storage *storage, int64_t byte_size) {
   int64_t count = common / tt_dtype_size(dtype), one = 1;
   tt_storage *before;
   TT_TRY(tt_storage_create_with(old, layout, &before));
-  tt_tensor src = {.storage = before, .dtype = dtype, .rank = 1, .sizes = &count, .strides = &one,
-                   .device_index = storage->device->index, .defined = true};
+  tt_tensor src = {.storage = before,
+                   .dtype = dtype,
+                   .rank = 1,
+                   .sizes = &count,
+                   .strides = &one,
+                   .device_index = storage->device->index,
+                   .defined = true};
   tt_tensor dst = src;
   dst.storage = storage;
   status = run_copy(&dst, &src);

@@ -46,10 +46,9 @@ int tt_tpu_generation(const char *kind, const char **out_name) {
     const char *kind, *name;
     int generation;
   } known[] = {
-      {"TPU v2", "TPU v2", 2},      {"TPU v3", "TPU v3", 3},      {"TPU v4", "TPU v4", 4},
-      {"TPU v4 lite", "TPU v4i", 4}, {"TPU v5 lite", "TPU v5e", 5}, {"TPU v5e", "TPU v5e", 5},
-      {"TPU v5", "TPU v5p", 5},     {"TPU v5p", "TPU v5p", 5},    {"TPU v6 lite", "TPU v6e", 6},
-      {"TPU v6e", "TPU v6e", 6},    {"TPU7x", "TPU v7x", 7},      {"TPU v7x", "TPU v7x", 7},
+      {"TPU v2", "TPU v2", 2},       {"TPU v3", "TPU v3", 3},   {"TPU v4", "TPU v4", 4},  {"TPU v4 lite", "TPU v4i", 4},
+      {"TPU v5 lite", "TPU v5e", 5}, {"TPU v5e", "TPU v5e", 5}, {"TPU v5", "TPU v5p", 5}, {"TPU v5p", "TPU v5p", 5},
+      {"TPU v6 lite", "TPU v6e", 6}, {"TPU v6e", "TPU v6e", 6}, {"TPU7x", "TPU v7x", 7},  {"TPU v7x", "TPU v7x", 7},
   };
   for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
     if (strcmp(kind, known[i].kind) != 0) continue;

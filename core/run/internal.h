@@ -46,7 +46,7 @@ bool tt_queue_is_idle(tt_device *device);
 // A mark is the moment when all that is in flight now has finished. Reference-counted: tt_queue_mark gives one.
 typedef struct tt_mark tt_mark;
 tt_status tt_queue_mark(tt_device *device, tt_mark **out_mark);
-tt_mark *tt_mark_retain(tt_mark *mark);  // NULL is fine, here and below
+tt_mark *tt_mark_retain(tt_mark *mark); // NULL is fine, here and below
 void tt_mark_release(tt_mark *mark);
 // Has everything finished? Never blocks for more than the time in which the plugin tells of what has finished.
 bool tt_mark_is_done(tt_mark *mark);

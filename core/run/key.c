@@ -12,7 +12,8 @@ static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of
 static tt_status reserve(tt_key *key, int more) {
   if (key->count + more <= key->capacity) return TT_SUCCESS;
   int capacity = 2 * (key->count + more);
-  uint64_t *words = tt_realloc_array(key->words == key->inline_words ? NULL : key->words, (size_t)capacity, sizeof *words);
+  uint64_t *words =
+      tt_realloc_array(key->words == key->inline_words ? NULL : key->words, (size_t)capacity, sizeof *words);
   if (!words) return out_of_memory();
   if (key->words == key->inline_words) memcpy(words, key->words, (size_t)key->count * sizeof *words);
   key->words = words;
@@ -130,7 +131,8 @@ static tt_status put_recorded(tt_key *key, const tt_tensor *t) {
 static tt_status put_slot(tt_key *key, const tt_tensor *t, int group) {
   TT_TRY(reserve(key, 4));
   uint64_t word = (uint64_t)t->dtype | (uint64_t)t->rank << 8 | (uint64_t)t->wrapped_number << 16 |
-                  (uint64_t)t->cpu_scalar << 17 | (uint64_t)t->defined << 18 | (uint64_t)t->conj << 21 | (uint64_t)t->negative << 22 | (uint64_t)group << 32;
+                  (uint64_t)t->cpu_scalar << 17 | (uint64_t)t->defined << 18 | (uint64_t)t->conj << 21 |
+                  (uint64_t)t->negative << 22 | (uint64_t)group << 32;
   if (!t->defined || t->cpu_scalar) {
     put(key, word);
     return TT_SUCCESS;

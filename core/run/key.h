@@ -18,8 +18,8 @@ typedef struct tt_key {
   uint64_t *words;
   int count, capacity;
   // By-products that a launch needs too.
-  int *group;              // per slot: the first slot with the same storage
-  const tt_arg **numbers;  // run-time numbers in argument order
+  int *group;             // per slot: the first slot with the same storage
+  const tt_arg **numbers; // run-time numbers in argument order
   int number_count, number_capacity;
   uint64_t inline_words[TT_KEY_INLINE_WORDS];
   int inline_group[TT_KEY_INLINE_SLOTS];

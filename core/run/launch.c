@@ -19,10 +19,10 @@ typedef struct launch {
   const tt_key *key;
   tt_device *device;
   tt_buffer **inputs;
-  int input_count;   // collected so far
-  uint64_t *keep;    // bit per input: must survive
-  uint64_t *taken;   // bit per input: was taken out of its storage
-  void **outputs;    // PJRT buffers
+  int input_count; // collected so far
+  uint64_t *keep;  // bit per input: must survive
+  uint64_t *taken; // bit per input: was taken out of its storage
+  void **outputs;  // PJRT buffers
   tt_buffer *inline_inputs[INLINE_INPUTS];
   uint64_t inline_bits[2];
   void *inline_outputs[INLINE_OUTPUTS];
@@ -177,7 +177,8 @@ static tt_status place_outputs(launch *l, tt_results *results) {
   for (int k = 0; k < l->plan->check_count; ++k, ++i) {
     tt_buffer *flag = NULL;
     status = tt_status_join(status, wrap(l, i, 1, &flag));
-    if (flag) tt_queue_add_check(l->device, flag, l->plan->op_name, l->plan->checks[k].code, l->plan->checks[k].message);
+    if (flag)
+      tt_queue_add_check(l->device, flag, l->plan->op_name, l->plan->checks[k].code, l->plan->checks[k].message);
   }
   if (!status) return TT_SUCCESS;
   for (int k = 0; k < results->count; ++k) {
@@ -200,7 +201,8 @@ static tt_status execute(launch *l, tt_results *results) {
   if (!status) status = collect_inputs(l);
   if (!status) {
     set_counted(l, false);
-    status = tt_executable_execute(l->plan->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+    status =
+        tt_executable_execute(l->plan->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
   }
   if (status) {
     give_back(l);

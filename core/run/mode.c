@@ -21,8 +21,9 @@ tt_eager_mode tt_get_eager_mode(void) {
 
 tt_status tt_set_eager_mode(tt_eager_mode mode) {
   if (mode == TT_DEFER_AND_FUSE) {
-    return tt_error(TT_NOT_IMPLEMENTED, "EagerMode.DEFER_AND_FUSE is not implemented; torch.compile fuses a function's ops "
-                                        "into one program");
+    return tt_error(TT_NOT_IMPLEMENTED,
+                    "EagerMode.DEFER_AND_FUSE is not implemented; torch.compile fuses a function's ops "
+                    "into one program");
   }
   if (mode != TT_DEFER_NEVER && mode != TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) {
     return tt_error(TT_VALUE, "there is no eager mode %d", (int)mode);

@@ -80,8 +80,12 @@ static void alias_outputs(tt_recorder *r, tt_plan *plan) {
 static tt_status fill_inputs(const tt_recorder *r, tt_plan *plan) {
   for (int i = 0; i < r->input_count; ++i) {
     const tt_input *in = &r->inputs[i];
-    plan->inputs[i] = (tt_plan_input){.kind = in->kind, .dtype = in->dtype, .slot = in->slot, .number = in->number,
-                                      .digit = in->digit, .layout = in->layout};
+    plan->inputs[i] = (tt_plan_input){.kind = in->kind,
+                                      .dtype = in->dtype,
+                                      .slot = in->slot,
+                                      .number = in->number,
+                                      .digit = in->digit,
+                                      .layout = in->layout};
     plan->input_count = i + 1;
     if (in->kind != TT_INPUT_STORAGE || in->slot >= 0) continue;
     const tt_layout *layout;
@@ -158,8 +162,8 @@ static tt_status fill_outputs(tt_recorder *r, const tt_plan_request *request, tt
 static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_plan *plan) {
   plan->op_name = request->op_name;
   plan->random_count = r->random_count;
-  tt_value **values = tt_arena_allocate(&plan->arena, (size_t)(r->record_count + request->result_count + r->check_count) + 1,
-                                        sizeof *values);
+  tt_value **values = tt_arena_allocate(
+      &plan->arena, (size_t)(r->record_count + request->result_count + r->check_count) + 1, sizeof *values);
   if (!values) return out_of_memory();
   int count;
   TT_TRY(fill_inputs(r, plan));
@@ -170,7 +174,8 @@ static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_p
 }
 
 tt_status tt_plan_create(tt_recorder *r, const tt_plan_request *request, tt_plan **out_plan) {
-  tt_plan *plan = new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
+  tt_plan *plan =
+      new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
   if (!plan) return out_of_memory();
   tt_status status = build_plan(r, request, plan);
   if (status)
@@ -214,8 +219,8 @@ static bool adopt_inputs(const tt_plan *plan, tt_plan *adopted, int operand_coun
 
 static bool adopt_results(tt_plan *adopted, const tt_tensor *results, int count) {
   for (int i = 0; i < count; ++i) {
-    tt_status status = set_result_shape(adopted, &adopted->results[i], results[i].dtype, results[i].rank, results[i].sizes,
-                                        results[i].strides);
+    tt_status status = set_result_shape(adopted, &adopted->results[i], results[i].dtype, results[i].rank,
+                                        results[i].sizes, results[i].strides);
     if (status) {
       tt_status_free(status);
       return false;
@@ -228,7 +233,8 @@ static bool adopt_results(tt_plan *adopted, const tt_tensor *results, int count)
   return true;
 }
 
-tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *written, const tt_tensor *results, int count) {
+tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *written, const tt_tensor *results,
+                       int count) {
   tt_plan *adopted = new_plan(plan->input_count, plan->output_count, count, plan->check_count);
   if (!adopted) return NULL;
   adopted->op_name = plan->op_name;

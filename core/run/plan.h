@@ -15,7 +15,7 @@
 
 typedef struct tt_plan_input {
   tt_input_kind kind;
-  bool overwritten;   // its storage gets a new value of the same layout: the program may reuse the memory
+  bool overwritten; // its storage gets a new value of the same layout: the program may reuse the memory
   tt_dtype dtype;
   int slot, number;
   tt_digit digit;
@@ -25,7 +25,7 @@ typedef struct tt_plan_input {
 
 // Where a program result goes.
 typedef struct tt_plan_output {
-  int slot;   // >= 0: the storage of this slot; -1: fresh result `result`
+  int slot; // >= 0: the storage of this slot; -1: fresh result `result`
   int result;
   const tt_layout *layout;
 } tt_plan_output;

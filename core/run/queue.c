@@ -20,8 +20,8 @@ typedef struct entry {
   uint8_t flag_value;
   tt_code code; // of a check that came out false
   const char *message;
-  int pins;        // threads that wait for `event` without the lock
-  bool finished;   // waited for, with this outcome:
+  int pins;      // threads that wait for `event` without the lock
+  bool finished; // waited for, with this outcome:
   tt_status failure;
 } entry;
 
@@ -311,7 +311,7 @@ void tt_runtime_settle(void) {
 struct tt_mark {
   _Atomic int32_t references;
   tt_device *device;
-  uint64_t end; // entries before it are the mark's
+  uint64_t end;         // entries before it are the mark's
   pthread_mutex_t lock; // guards the rest
   pthread_cond_t done;
   int remaining;

@@ -27,7 +27,7 @@ void tt_generator_release(tt_generator *g);
 int tt_generator_device(const tt_generator *g);
 uint64_t tt_generator_seed(tt_generator *g);
 uint64_t tt_generator_offset(tt_generator *g);
-void tt_generator_set_seed(tt_generator *g, uint64_t seed); // offset back to 0
+void tt_generator_set_seed(tt_generator *g, uint64_t seed);     // offset back to 0
 void tt_generator_set_offset(tt_generator *g, uint64_t offset); // a multiple of 4 by torch's convention
 void tt_generator_get_state(tt_generator *g, uint8_t state[TT_GENERATOR_STATE_SIZE]);
 void tt_generator_set_state(tt_generator *g, const uint8_t state[TT_GENERATOR_STATE_SIZE]);

@@ -60,7 +60,8 @@ static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *res
   return status;
 }
 
-static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *recorded, int count, tt_results *results) {
+static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *recorded, int count,
+                               tt_results *results) {
   if (count > TT_INLINE_RESULTS) {
     tt_result *items = tt_calloc((size_t)count, sizeof *items);
     if (!items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");

@@ -39,8 +39,9 @@ static void mark_forked(void) {
 
 static tt_status bad_fork(void) {
   // torch.cuda's words, which users know and search for.
-  return tt_error(TT_UNAVAILABLE, "Cannot re-initialize TPU in forked subprocess. To use TPU with multiprocessing, you must "
-                                  "use the 'spawn' start method");
+  return tt_error(TT_UNAVAILABLE,
+                  "Cannot re-initialize TPU in forked subprocess. To use TPU with multiprocessing, you must "
+                  "use the 'spawn' start method");
 }
 
 bool tt_runtime_in_bad_fork(void) { return atomic_load_explicit(&forked, memory_order_relaxed); }
@@ -79,7 +80,8 @@ tt_status tt_runtime_set_search_dirs(const char *const *dirs, size_t count) {
 
 static tt_status open_plugin(tt_plugin **out_plugin) {
   tt_plugin_probes_free(&runtime.probes);
-  return tt_plugin_open((const char *const *)runtime.search_dirs, runtime.search_dir_count, &runtime.probes, out_plugin);
+  return tt_plugin_open((const char *const *)runtime.search_dirs, runtime.search_dir_count, &runtime.probes,
+                        out_plugin);
 }
 
 static tt_status guard_forks(void) {
@@ -113,8 +115,8 @@ static tt_status start_locked(void) {
   if (tt_client_device_count(client) > TT_MAX_DEVICES) {
     int count = tt_client_device_count(client);
     tt_client_destroy(client);
-    return tt_error(TT_UNAVAILABLE, "PJRT plugin %s has %d devices; torch_tpu handles %d", tt_plugin_path(plugin), count,
-                    TT_MAX_DEVICES);
+    return tt_error(TT_UNAVAILABLE, "PJRT plugin %s has %d devices; torch_tpu handles %d", tt_plugin_path(plugin),
+                    count, TT_MAX_DEVICES);
   }
   runtime.client = client;
   runtime.target = describe_target(client);

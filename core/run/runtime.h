@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
 #include "base/dtype.h"
+#include "base/status.h"
 #include "op/arg.h"
 
 #ifdef __cplusplus
@@ -37,10 +37,10 @@ void tt_text_free(char *text);
 int tt_current_device(void);                // of this thread; 0 at first
 tt_status tt_set_current_device(int index); // TT_INVALID_ARGUMENT "invalid device ordinal" as CUDA words it
 typedef struct tt_device_properties {
-  char name[128];      // "TPU v5e", "virtual TPU (XLA CPU)"
-  char platform[32];   // "tpu", "cpu"
+  char name[128];    // "TPU v5e", "virtual TPU (XLA CPU)"
+  char platform[32]; // "tpu", "cpu"
   int64_t total_memory;
-  int generation;      // TPU generation, 0 for virtual
+  int generation;            // TPU generation, 0 for virtual
   int multi_processor_count; // cores per device: 1
 } tt_device_properties;
 tt_status tt_device_get_properties(int index, tt_device_properties *out_properties);
@@ -78,7 +78,7 @@ void tt_runtime_settle(void);
 
 // Streams: ids only; they order nothing, since the queue is one. id 0 is the default stream.
 int64_t tt_stream_new(int index);
-int64_t tt_stream_current(int index);             // of this thread
+int64_t tt_stream_current(int index);              // of this thread
 int64_t tt_stream_exchange(int index, int64_t id); // returns the old one
 
 // A point in a device's queue. Created by the first record. Times are taken when the work before it has really finished.
@@ -92,14 +92,14 @@ tt_status tt_point_elapsed_ms(tt_point *start, tt_point *end, double *out_ms); /
 
 // --- modes ----------------------------------------------------------------------------------------------------------------
 typedef enum tt_eager_mode { TT_DEFER_NEVER, TT_DEFER_NEVER_AND_LAUNCH_BLOCKING, TT_DEFER_AND_FUSE } tt_eager_mode;
-tt_eager_mode tt_get_eager_mode(void);               // TORCH_TPU_LAUNCH_BLOCKING=1 starts in the blocking one
-tt_status tt_set_eager_mode(tt_eager_mode mode);     // of the process; TT_NOT_IMPLEMENTED for TT_DEFER_AND_FUSE
+tt_eager_mode tt_get_eager_mode(void);           // TORCH_TPU_LAUNCH_BLOCKING=1 starts in the blocking one
+tt_status tt_set_eager_mode(tt_eager_mode mode); // of the process; TT_NOT_IMPLEMENTED for TT_DEFER_AND_FUSE
 // Precision of float32 matmuls: -1 = follow torch.set_float32_matmul_precision, else a tt_precision. Of the process.
 int tt_get_precision(void);
 void tt_set_precision(int precision);
 // What torch.set_float32_matmul_precision says now (a tt_precision); pushed by the bridge at each call.
 typedef enum tt_fallback { TT_FALLBACK_ERROR, TT_FALLBACK_WARN, TT_FALLBACK_ALLOW } tt_fallback;
-tt_fallback tt_get_fallback(void);                   // first value from TORCH_TPU_FALLBACK; warn by default
+tt_fallback tt_get_fallback(void); // first value from TORCH_TPU_FALLBACK; warn by default
 void tt_set_fallback(tt_fallback fallback);
 
 // --- counters -------------------------------------------------------------------------------------------------------------

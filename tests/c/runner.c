@@ -142,8 +142,7 @@ static bool run_test(const test_case *test, const char *plugin) {
   pid_t child = fork();
   if (child == 0) run_here(test, plugin, log);
   int state = -1;
-  while (child > 0 && waitpid(child, &state, 0) < 0 && errno == EINTR) {
-  }
+  while (child > 0 && waitpid(child, &state, 0) < 0 && errno == EINTR) {}
   clock_gettime(CLOCK_MONOTONIC, &end);
   bool passed = WIFEXITED(state) && WEXITSTATUS(state) == 0;
   double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;

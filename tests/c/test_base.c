@@ -437,10 +437,9 @@ static const tt_dtype all_dtypes[] = {
 };
 enum { DTYPES = sizeof(all_dtypes) / sizeof(all_dtypes[0]) };
 
-static const char *const dtype_names[TT_DTYPE_COUNT] = {
-    [TT_DTYPE_NONE] = "-",
+static const char *const dtype_names[TT_DTYPE_COUNT] = {[TT_DTYPE_NONE] = "-",
 #define X(name, torch, text, hlo, pjrt, bytes, category, is_signed) [TT_##name] = #name,
-    TT_DTYPES(X)
+                                                        TT_DTYPES(X)
 #undef X
 };
 
@@ -510,26 +509,16 @@ TEST(dtype_promotes_like_torch) {
 
 // torch.can_cast from the row's dtype to each of the table.
 static const char *const torch_casts[TT_DTYPE_COUNT] = {
-    [TT_BOOL] = "11111111111111111111",
-    [TT_U8] = "01111111111111111111",
-    [TT_S8] = "01111111111111111111",
-    [TT_S16] = "01111111111111111111",
-    [TT_S32] = "01111111111111111111",
-    [TT_S64] = "01111111111111111111",
-    [TT_U16] = "01111111111111111111",
-    [TT_U32] = "01111111111111111111",
-    [TT_U64] = "01111111111111111111",
-    [TT_F16] = "00000000011111111111",
-    [TT_BF16] = "00000000011111111111",
-    [TT_F32] = "00000000011111111111",
-    [TT_F64] = "00000000011111111111",
-    [TT_F8E5M2] = "00000000011111111111",
-    [TT_F8E4M3FN] = "00000000011111111111",
-    [TT_F8E5M2FNUZ] = "00000000011111111111",
-    [TT_F8E4M3FNUZ] = "00000000011111111111",
-    [TT_F8E8M0FNU] = "00000000011111111111",
-    [TT_C64] = "00000000000000000011",
-    [TT_C128] = "00000000000000000011",
+    [TT_BOOL] = "11111111111111111111",       [TT_U8] = "01111111111111111111",
+    [TT_S8] = "01111111111111111111",         [TT_S16] = "01111111111111111111",
+    [TT_S32] = "01111111111111111111",        [TT_S64] = "01111111111111111111",
+    [TT_U16] = "01111111111111111111",        [TT_U32] = "01111111111111111111",
+    [TT_U64] = "01111111111111111111",        [TT_F16] = "00000000011111111111",
+    [TT_BF16] = "00000000011111111111",       [TT_F32] = "00000000011111111111",
+    [TT_F64] = "00000000011111111111",        [TT_F8E5M2] = "00000000011111111111",
+    [TT_F8E4M3FN] = "00000000011111111111",   [TT_F8E5M2FNUZ] = "00000000011111111111",
+    [TT_F8E4M3FNUZ] = "00000000011111111111", [TT_F8E8M0FNU] = "00000000011111111111",
+    [TT_C64] = "00000000000000000011",        [TT_C128] = "00000000000000000011",
 };
 
 TEST(dtype_casts_like_torch) {
@@ -633,15 +622,16 @@ static const struct {
 };
 
 TEST(dtype_encodes_narrow_floats_like_torch) {
-  static const tt_dtype order[7] = {TT_F16, TT_BF16, TT_F8E5M2, TT_F8E4M3FN, TT_F8E5M2FNUZ, TT_F8E4M3FNUZ, TT_F8E8M0FNU};
+  static const tt_dtype order[7] = {TT_F16,        TT_BF16,       TT_F8E5M2,   TT_F8E4M3FN,
+                                    TT_F8E5M2FNUZ, TT_F8E4M3FNUZ, TT_F8E8M0FNU};
   for (size_t i = 0; i < sizeof(torch_narrow) / sizeof(torch_narrow[0]); i++) {
     float value;
     memcpy(&value, &torch_narrow[i].f32, sizeof(value));
     for (int j = 0; j < 7; j++) {
       unsigned got = (unsigned)encode(order[j], (double)value, 0), expected = torch_narrow[i].narrow[j];
       if (got != expected) {
-        test_fail(__FILE__, __LINE__, "0x%08x as %s is 0x%x, torch has 0x%x", torch_narrow[i].f32, dtype_names[order[j]],
-                  got, expected);
+        test_fail(__FILE__, __LINE__, "0x%08x as %s is 0x%x, torch has 0x%x", torch_narrow[i].f32,
+                  dtype_names[order[j]], got, expected);
       }
     }
   }

@@ -138,8 +138,14 @@ TEST(hlo_scatter_text) {
   tt_builder *b = new_builder();
   tt_value *x = tt_builder_parameter(b, TT_S32, DIMS(4, 8)), *indices = tt_builder_parameter(b, TT_S64, DIMS(2, 1));
   tt_value *updates = tt_builder_parameter(b, TT_S32, DIMS(2, 8));
-  tt_scatter numbers = {.window_count = 1, .update_window_dims = INTS(1), .inserted_count = 1, .inserted_window_dims = INTS(0),
-                        .map_count = 1, .scatter_dims_to_operand_dims = INTS(0), .index_vector_dim = 1, .unique = true};
+  tt_scatter numbers = {.window_count = 1,
+                        .update_window_dims = INTS(1),
+                        .inserted_count = 1,
+                        .inserted_window_dims = INTS(0),
+                        .map_count = 1,
+                        .scatter_dims_to_operand_dims = INTS(0),
+                        .index_vector_dim = 1,
+                        .unique = true};
   check_ops(b, tt_hlo_scatter(b, x, indices, updates, &numbers, TT_COMBINE_REPLACE),
             "%3 = \"stablehlo.scatter\"(%0, %1, %2) ({\n"
             "^bb0(%4: tensor<i32>, %5: tensor<i32>):\n"
@@ -152,11 +158,14 @@ TEST(hlo_scatter_text) {
 
 TEST(hlo_convolution_text) {
   tt_builder *b = new_builder();
-  tt_value *x = tt_builder_parameter(b, TT_F32, DIMS(2, 4, 9)), *filter = tt_builder_parameter(b, TT_F32, DIMS(6, 2, 3));
-  tt_convolution numbers = {.spatial = 1, .stride = I64S(2), .pad_low = I64S(1), .feature_groups = 2, .batch_groups = 1};
+  tt_value *x = tt_builder_parameter(b, TT_F32, DIMS(2, 4, 9)),
+           *filter = tt_builder_parameter(b, TT_F32, DIMS(6, 2, 3));
+  tt_convolution numbers = {
+      .spatial = 1, .stride = I64S(2), .pad_low = I64S(1), .feature_groups = 2, .batch_groups = 1};
   check_ops(b, tt_hlo_convolution(b, x, filter, &numbers, TT_F32, TT_PRECISION_HIGH),
             "%2 = stablehlo.convolution(%0, %1) dim_numbers = [b, f, 0]x[o, i, 0]->[b, f, 0], window = {stride = [2], "
-            "pad = [[1, 0]], lhs_dilate = [1], rhs_dilate = [1]} {feature_group_count = 2 : i64, batch_group_count = 1 : i64, "
+            "pad = [[1, 0]], lhs_dilate = [1], rhs_dilate = [1]} {feature_group_count = 2 : i64, batch_group_count = 1 "
+            ": i64, "
             "precision_config = [#stablehlo<precision HIGH>, #stablehlo<precision HIGH>]} : "
             "(tensor<2x4x9xf32>, tensor<6x2x3xf32>) -> tensor<2x6x4xf32>\n");
 }
@@ -203,7 +212,8 @@ TEST(hlo_constants_are_exact) {
       {TT_S32, NAN, "0"},
   };
   tt_builder *b = new_builder();
-  for (size_t i = 0; i < COUNT_OF(cases); ++i) check_constant(b, tt_hlo_constant(b, cases[i].dtype, cases[i].value), cases[i].text);
+  for (size_t i = 0; i < COUNT_OF(cases); ++i)
+    check_constant(b, tt_hlo_constant(b, cases[i].dtype, cases[i].value), cases[i].text);
   tt_builder_free(b);
 }
 
@@ -396,7 +406,7 @@ static void no_result(tt_builder *b, tt_value *const *arguments, tt_value **resu
   X((tt_hlo_while(b, 1, &o.x, no_result, wrong_result, NULL, &o.y), o.y), "while condition: operand 0 of 1 is absent")  \
   X((tt_builder_alias(b, 0, 5), tt_builder_alias(b, 1, 5), o.x), "alias")
 
-TEST(hlo_broken_rules_are_internal_faults) {
+TEST(hlo_broken_rules_are_internal_faults){
 #define X(call, text)                                                                                                   \
   {                                                                                                                     \
     tt_builder *b = new_builder();                                                                                      \
@@ -409,7 +419,7 @@ TEST(hlo_broken_rules_are_internal_faults) {
     CHECK_FAILS(tt_builder_take_status(b), TT_INTERNAL, text);                                                          \
     tt_builder_free(b);                                                                                                 \
   }
-  BREAKS(X)
+    BREAKS(X)
 #undef X
 }
 
@@ -471,13 +481,15 @@ static tt_status build_program(void *user) {
   TT_TRY(tt_builder_create(&target, &b));
   for (int i = 0; i < 20; ++i) tt_builder_parameter(b, TT_F32, DIMS(2, 3)); // more than the first capacity
   tt_value *x = tt_builder_parameter(b, TT_F32, DIMS(4, 8)), *results[4];
-  tt_value *top = tt_hlo_broadcast_to(b, tt_hlo_unsqueeze_dim(b, tt_hlo_reduce(b, x, TT_REDUCE_MAX, 1, INTS(1)), 1), DIMS(4, 8));
+  tt_value *top =
+      tt_hlo_broadcast_to(b, tt_hlo_unsqueeze_dim(b, tt_hlo_reduce(b, x, TT_REDUCE_MAX, 1, INTS(1)), 1), DIMS(4, 8));
   tt_value *e = tt_hlo_exponential(b, tt_hlo_subtract(b, x, top));
   tt_value *sum = tt_hlo_unsqueeze_dim(b, tt_hlo_reduce(b, e, TT_REDUCE_ADD, 1, INTS(1)), 1);
   tt_hlo_broadcast_both(b, &e, &sum);
   results[0] = tt_hlo_divide(b, e, sum);
   tt_hlo_sort(b, 2, (tt_value *[]){x, tt_hlo_iota(b, TT_S32, DIMS(4, 8), 1)}, 1, true, descending, NULL, results + 1);
-  tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), results[0]}, below_five, count_up, NULL, results + 2);
+  tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), results[0]}, below_five, count_up, NULL,
+               results + 2);
   tt_gather numbers = {1, INTS(1), 1, INTS(0), 0, NULL, NULL, 1, INTS(0), 1, I64S(1, 8)};
   results[2] = tt_hlo_gather(b, x, tt_hlo_constant_vector(b, TT_S64, 3, I64S(3, 0, 3)), &numbers);
   const char *text;
@@ -573,7 +585,11 @@ static void build_conversions(program *p, tt_dtype dtype) {
     int from_size = tt_dtype_size(dtype), to_size = tt_dtype_size((tt_dtype)to);
     tt_value *whole = tt_builder_parameter(p->b, dtype, DIMS(5, from_size < to_size ? to_size / from_size : 1));
     int64_t dims[] = {5, 1, from_size / to_size};
-    keep(p, tt_hlo_bitcast_convert(p->b, whole, (tt_dtype)to, from_size < to_size ? 1 : from_size > to_size ? 3 : 2, dims));
+    keep(p, tt_hlo_bitcast_convert(p->b, whole, (tt_dtype)to,
+                                   from_size < to_size   ? 1
+                                   : from_size > to_size ? 3
+                                                         : 2,
+                                   dims));
   }
 }
 
@@ -641,7 +657,8 @@ static void build_indexing(program *p, tt_dtype dtype) {
   tt_value *columns = tt_builder_parameter(b, TT_S32, DIMS(4, 2));
   tt_gather take_rows = {1, INTS(2), 1, INTS(0), 0, NULL, NULL, 1, INTS(0), 2, I64S(1, 8)};
   tt_gather take_columns = {0, NULL, 1, INTS(1), 1, INTS(0), INTS(0), 1, INTS(1), 2, I64S(1, 1)};
-  tt_value *some_rows = tt_hlo_gather(b, x, rows, &take_rows), *some_columns = tt_hlo_gather(b, x, columns, &take_columns);
+  tt_value *some_rows = tt_hlo_gather(b, x, rows, &take_rows),
+           *some_columns = tt_hlo_gather(b, x, columns, &take_columns);
   keep(p, some_rows);
   keep(p, some_columns);
   tt_scatter put_rows = {1, INTS(2), 1, INTS(0), 0, NULL, NULL, 1, INTS(0), 2, false, false};
@@ -667,13 +684,22 @@ static void build_contractions(program *p, tt_dtype dtype) {
   for (int spatial = 0; spatial <= 3; ++spatial) {
     tt_value *input = tt_builder_parameter(b, dtype, 2 + spatial, sizes);
     tt_value *filter = tt_builder_parameter(b, dtype, 2 + spatial, filter_sizes);
-    tt_convolution numbers = {.spatial = spatial, .stride = I64S(2, 1, 1), .pad_low = I64S(1, 0, 1), .pad_high = I64S(0, 1, -1),
-                              .lhs_dilation = I64S(1, 2, 1), .rhs_dilation = I64S(2, 1, 1), .feature_groups = 2, .batch_groups = 1};
+    tt_convolution numbers = {.spatial = spatial,
+                              .stride = I64S(2, 1, 1),
+                              .pad_low = I64S(1, 0, 1),
+                              .pad_high = I64S(0, 1, -1),
+                              .lhs_dilation = I64S(1, 2, 1),
+                              .rhs_dilation = I64S(2, 1, 1),
+                              .feature_groups = 2,
+                              .batch_groups = 1};
     keep(p, tt_hlo_convolution(b, input, filter, &numbers, dtype, TT_PRECISION_HIGHEST));
   }
-  tt_convolution turned = {.spatial = 2, .feature_groups = 1, .batch_groups = 1,
+  tt_convolution turned = {.spatial = 2,
+                           .feature_groups = 1,
+                           .batch_groups = 1,
                            .dimension_numbers = "[f, 0, b, 1] x [i, o, 0, 1] -> [0, 1, b, f]"};
-  tt_value *input = tt_builder_parameter(b, dtype, DIMS(4, 9, 2, 7)), *filter = tt_builder_parameter(b, dtype, DIMS(4, 5, 3, 2));
+  tt_value *input = tt_builder_parameter(b, dtype, DIMS(4, 9, 2, 7)),
+           *filter = tt_builder_parameter(b, dtype, DIMS(4, 5, 3, 2));
   keep(p, tt_hlo_convolution(b, input, filter, &turned, dtype, TT_PRECISION_MEDIUM));
 }
 
@@ -683,7 +709,8 @@ static void build_linalg(program *p, tt_dtype dtype) {
   keep(p, tt_hlo_cholesky(b, a, true));
   keep(p, tt_hlo_triangular_solve(b, a, x, true, false, true, "ADJOINT"));
   keep(p, tt_hlo_triangular_solve(b, a, tt_hlo_transpose(b, x, INTS(0, 2, 1)), false, true, false, "NO_TRANSPOSE"));
-  keep(p, tt_dtype_is_complex(dtype) ? tt_hlo_fft(b, x, "IFFT", 2, I64S(2, 3)) : tt_hlo_fft(b, x, "RFFT", 2, I64S(2, 3)));
+  keep(p,
+       tt_dtype_is_complex(dtype) ? tt_hlo_fft(b, x, "IFFT", 2, I64S(2, 3)) : tt_hlo_fft(b, x, "RFFT", 2, I64S(2, 3)));
   keep(p, tt_dtype_is_complex(dtype) ? tt_hlo_fft(b, x, "IRFFT", 1, I64S(5)) : x);
   tt_value *state = tt_builder_parameter(b, TT_U64, DIMS(2));
   keep(p, tt_hlo_rng_bits(b, state, TT_U32, DIMS(2, 3)));
@@ -708,20 +735,27 @@ PLUGIN_TEST(hlo_plugins_take_every_constant) {
 }
 
 PLUGIN_TEST(hlo_plugins_take_every_conversion) {
-  static const case_of cases[] = {
-      {TT_BOOL, build_conversions}, {TT_S64, build_conversions}, {TT_F8E4M3FN, build_conversions}, {TT_C64, build_conversions}};
+  static const case_of cases[] = {{TT_BOOL, build_conversions},
+                                  {TT_S64, build_conversions},
+                                  {TT_F8E4M3FN, build_conversions},
+                                  {TT_C64, build_conversions}};
   compile_all(COUNT_OF(cases), cases);
 }
 
 PLUGIN_TEST(hlo_plugins_take_every_elementwise_op) {
-  static const case_of cases[] = {
-      {TT_BOOL, build_elementwise}, {TT_U8, build_elementwise}, {TT_F32, build_elementwise}, {TT_C64, build_elementwise}};
+  static const case_of cases[] = {{TT_BOOL, build_elementwise},
+                                  {TT_U8, build_elementwise},
+                                  {TT_F32, build_elementwise},
+                                  {TT_C64, build_elementwise}};
   compile_all(COUNT_OF(cases), cases);
 }
 
 PLUGIN_TEST(hlo_plugins_take_every_structural_op) {
-  static const case_of cases[] = {{TT_F32, build_movement}, {TT_BOOL, build_reductions}, {TT_F32, build_reductions},
-                                  {TT_F32, build_indexing}, {TT_C64, build_indexing}};
+  static const case_of cases[] = {{TT_F32, build_movement},
+                                  {TT_BOOL, build_reductions},
+                                  {TT_F32, build_reductions},
+                                  {TT_F32, build_indexing},
+                                  {TT_C64, build_indexing}};
   compile_all(COUNT_OF(cases), cases);
 }
 

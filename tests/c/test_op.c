@@ -53,14 +53,14 @@ static void check_view(int base_rank, const int64_t *base, int rank, const int64
 
 TEST(op_view_kinds) {
   check_view(DIMS(4, 6), DIMS(4, 6), (int64_t[]){6, 1}, 0, TT_VIEW_WHOLE);
-  check_view(DIMS(4, 6), DIMS(6, 4), (int64_t[]){1, 6}, 0, TT_VIEW_STRIDED);   // transpose
-  check_view(DIMS(4, 6), DIMS(2, 3), (int64_t[]){6, 1}, 8, TT_VIEW_STRIDED);   // slice
-  check_view(DIMS(4, 6), DIMS(2, 2), (int64_t[]){12, 3}, 1, TT_VIEW_STRIDED);  // steps
-  check_view(DIMS(10), DIMS(3), (int64_t[]){3}, 1, TT_VIEW_STRIDED);           // a step that does not divide
-  check_view(DIMS(4, 6), DIMS(24), (int64_t[]){1}, 0, TT_VIEW_STRIDED);        // flatten
-  check_view(DIMS(4, 6), DIMS(20), (int64_t[]){1}, 3, TT_VIEW_STRIDED);        // a flat range over rows
-  check_view(DIMS(4, 6), DIMS(4), (int64_t[]){7}, 0, TT_VIEW_STRIDED);         // diagonal
-  check_view(DIMS(4, 6), DIMS(3, 4), (int64_t[]){0, 6}, 2, TT_VIEW_STRIDED);   // expand
+  check_view(DIMS(4, 6), DIMS(6, 4), (int64_t[]){1, 6}, 0, TT_VIEW_STRIDED);  // transpose
+  check_view(DIMS(4, 6), DIMS(2, 3), (int64_t[]){6, 1}, 8, TT_VIEW_STRIDED);  // slice
+  check_view(DIMS(4, 6), DIMS(2, 2), (int64_t[]){12, 3}, 1, TT_VIEW_STRIDED); // steps
+  check_view(DIMS(10), DIMS(3), (int64_t[]){3}, 1, TT_VIEW_STRIDED);          // a step that does not divide
+  check_view(DIMS(4, 6), DIMS(24), (int64_t[]){1}, 0, TT_VIEW_STRIDED);       // flatten
+  check_view(DIMS(4, 6), DIMS(20), (int64_t[]){1}, 3, TT_VIEW_STRIDED);       // a flat range over rows
+  check_view(DIMS(4, 6), DIMS(4), (int64_t[]){7}, 0, TT_VIEW_STRIDED);        // diagonal
+  check_view(DIMS(4, 6), DIMS(3, 4), (int64_t[]){0, 6}, 2, TT_VIEW_STRIDED);  // expand
   check_view(DIMS(24), DIMS(2, 3, 4), (int64_t[]){12, 4, 1}, 0, TT_VIEW_STRIDED);
   check_view(DIMS(10), DIMS(4, 3), (int64_t[]){2, 1}, 0, TT_VIEW_GATHER); // overlapping windows
   check_view(DIMS(4, 6), DIMS(0, 6), (int64_t[]){6, 1}, 0, TT_VIEW_EMPTY);
@@ -125,19 +125,24 @@ static tt_arg add_tensor(scene *s, tt_dtype dtype, int rank, const int64_t *dims
   CHECK_OK(tt_layout_intern(dtype, rank, dims, &layout));
   CHECK_OK(tt_storage_create(&s->device, layout->byte_size, &s->storages[s->count]));
   CHECK_OK(tt_storage_write_node(s->storages[s->count], NULL, &node, layout));
-  s->tensors[s->count] = (tt_tensor){.storage = s->storages[s->count], .dtype = dtype, .rank = rank, .sizes = layout->dims,
-                                     .strides = layout->strides, .defined = true};
+  s->tensors[s->count] = (tt_tensor){.storage = s->storages[s->count],
+                                     .dtype = dtype,
+                                     .rank = rank,
+                                     .sizes = layout->dims,
+                                     .strides = layout->strides,
+                                     .defined = true};
   return (tt_arg){.kind = TT_ARG_TENSOR, .u.slot = s->count++};
 }
 
-static tt_status record(scene *s, const char *name, const tt_arg *args, int count, const int *written, int written_count,
-                        char *out_text, size_t size) {
+static tt_status record(scene *s, const char *name, const tt_arg *args, int count, const int *written,
+                        int written_count, char *out_text, size_t size) {
   tt_target target = {0};
   tt_recorder r;
   const tt_op *op = tt_op_find(name);
   CHECK(op != NULL);
   tt_status status = tt_recorder_init(&r, &target, true, s->tensors, s->count);
-  tt_recorded_call call = {op, args, count, s->tensors, s->count, written, written_count, TT_F32, TT_PRECISION_MEDIUM, 0};
+  tt_recorded_call call = {op,      args,          count,  s->tensors,          s->count,
+                           written, written_count, TT_F32, TT_PRECISION_MEDIUM, 0};
   tt_recorded_result *results = NULL;
   int result_count = 0;
   if (!status) status = tt_recorder_lower(&r, &call, &results, &result_count);
@@ -161,8 +166,8 @@ static void free_scene(scene *s) {
 }
 
 // Interned layouts live for ever: every test here leaves its own behind.
-static void check_golden(scene *s, const char *name, const tt_arg *args, int count, const int *written, int written_count,
-                         const char *body) {
+static void check_golden(scene *s, const char *name, const tt_arg *args, int count, const int *written,
+                         int written_count, const char *body) {
   char text[8192];
   CHECK_OK(record(s, name, args, count, written, written_count, text, sizeof text));
   if (!strstr(text, body)) {
@@ -177,7 +182,8 @@ static scene new_scene(void) { return (scene){.device = {.memory_limit = INT64_M
 
 TEST(op_golden_add_with_alpha) {
   scene s = new_scene();
-  tt_arg args[3] = {add_tensor(&s, TT_F32, DIMS(2, 3)), add_tensor(&s, TT_F32, DIMS(3)),
+  tt_arg args[3] = {add_tensor(&s, TT_F32, DIMS(2, 3)),
+                    add_tensor(&s, TT_F32, DIMS(3)),
                     {.kind = TT_ARG_INT, .number = true, .u.integer = 2}};
   check_golden(&s, "add.Tensor", args, 3, NULL, 0, "stablehlo.add");
 }
@@ -188,15 +194,18 @@ TEST(op_golden_in_place_through_a_slice) {
   const int64_t sizes[2] = {2, 6};
   s.tensors[0].sizes = sizes;
   s.tensors[0].offset = 6;
-  check_golden(&s, "mul.Tensor", args, 2, (int[]){0}, 1,
-               "func.func public @main(%0: tensor<4x6xf32>, %1: tensor<i32>, %4: tensor<2x6xf32>) -> (tensor<4x6xf32>)");
+  check_golden(
+      &s, "mul.Tensor", args, 2, (int[]){0}, 1,
+      "func.func public @main(%0: tensor<4x6xf32>, %1: tensor<i32>, %4: tensor<2x6xf32>) -> (tensor<4x6xf32>)");
 }
 
 TEST(op_golden_sum) {
   scene s = new_scene();
   tt_arg dims[1] = {{.kind = TT_ARG_INT, .u.integer = -1}};
-  tt_arg args[4] = {add_tensor(&s, TT_BF16, DIMS(4, 6)), {.kind = TT_ARG_LIST, .count = 1, .u.items = dims},
-                    {.kind = TT_ARG_BOOL}, {.kind = TT_ARG_NONE}};
+  tt_arg args[4] = {add_tensor(&s, TT_BF16, DIMS(4, 6)),
+                    {.kind = TT_ARG_LIST, .count = 1, .u.items = dims},
+                    {.kind = TT_ARG_BOOL},
+                    {.kind = TT_ARG_NONE}};
   check_golden(&s, "sum.dim_IntList", args, 4, NULL, 0, "applies stablehlo.add across dimensions = [1]");
 }
 
@@ -208,14 +217,19 @@ TEST(op_golden_mm_rounds_operands_to_bfloat16) {
 
 TEST(op_golden_embedding) {
   scene s = new_scene();
-  tt_arg args[5] = {add_tensor(&s, TT_F32, DIMS(10, 4)), add_tensor(&s, TT_S64, DIMS(3)),
-                    {.kind = TT_ARG_INT, .u.integer = -1}, {.kind = TT_ARG_BOOL}, {.kind = TT_ARG_BOOL}};
+  tt_arg args[5] = {add_tensor(&s, TT_F32, DIMS(10, 4)),
+                    add_tensor(&s, TT_S64, DIMS(3)),
+                    {.kind = TT_ARG_INT, .u.integer = -1},
+                    {.kind = TT_ARG_BOOL},
+                    {.kind = TT_ARG_BOOL}};
   check_golden(&s, "embedding", args, 5, NULL, 0, "stablehlo.gather");
 }
 
 TEST(op_wrong_argument_is_an_internal_fault) {
   scene s = new_scene();
-  tt_arg args[4] = {add_tensor(&s, TT_F32, DIMS(4, 6)), {.kind = TT_ARG_NONE}, {.kind = TT_ARG_STRING, .u.string = "x"},
+  tt_arg args[4] = {add_tensor(&s, TT_F32, DIMS(4, 6)),
+                    {.kind = TT_ARG_NONE},
+                    {.kind = TT_ARG_STRING, .u.string = "x"},
                     {.kind = TT_ARG_NONE}};
   char text[256];
   CHECK_FAILS(record(&s, "sum.dim_IntList", args, 4, NULL, 0, text, sizeof text), TT_INTERNAL, "sum.dim_IntList");
@@ -236,7 +250,8 @@ static tt_status record_add(void *user) {
 
 TEST(graph_recording_survives_each_failing_allocation) {
   scene s = new_scene();
-  tt_arg args[3] = {add_tensor(&s, TT_F32, DIMS(4, 6)), add_tensor(&s, TT_F32, DIMS(6)),
+  tt_arg args[3] = {add_tensor(&s, TT_F32, DIMS(4, 6)),
+                    add_tensor(&s, TT_F32, DIMS(6)),
                     {.kind = TT_ARG_INT, .number = true, .u.integer = 2}};
   failing_record f = {&s, args};
   CHECK_OK(record_add(&f)); // interns its layouts

@@ -69,22 +69,21 @@ static tt_buffer *run(tt_executable *executable, tt_device *device, tt_buffer *c
   return buffer;
 }
 
-static const char add_text[] =
-    "module @add {\n"
-    "  func.func public @main(%a: tensor<16xf32>, %b: tensor<16xf32>) -> tensor<16xf32> {\n"
-    "    %0 = stablehlo.add %a, %b : tensor<16xf32>\n"
-    "    return %0 : tensor<16xf32>\n"
-    "  }\n"
-    "}\n";
+static const char add_text[] = "module @add {\n"
+                               "  func.func public @main(%a: tensor<16xf32>, %b: tensor<16xf32>) -> tensor<16xf32> {\n"
+                               "    %0 = stablehlo.add %a, %b : tensor<16xf32>\n"
+                               "    return %0 : tensor<16xf32>\n"
+                               "  }\n"
+                               "}\n";
 
 // The sum goes into the memory of the first argument, if that may be had.
-static const char donating_add_text[] =
-    "module @add {\n"
-    "  func.func public @main(%a: tensor<16xf32> {tf.aliasing_output = 0 : i32}, %b: tensor<16xf32>) -> tensor<16xf32> {\n"
-    "    %0 = stablehlo.add %a, %b : tensor<16xf32>\n"
-    "    return %0 : tensor<16xf32>\n"
-    "  }\n"
-    "}\n";
+static const char donating_add_text[] = "module @add {\n"
+                                        "  func.func public @main(%a: tensor<16xf32> {tf.aliasing_output = 0 : i32}, "
+                                        "%b: tensor<16xf32>) -> tensor<16xf32> {\n"
+                                        "    %0 = stablehlo.add %a, %b : tensor<16xf32>\n"
+                                        "    return %0 : tensor<16xf32>\n"
+                                        "  }\n"
+                                        "}\n";
 
 static void fill(float *data, int count, float first) {
   for (int i = 0; i < count; i++) data[i] = first + (float)i;
@@ -127,9 +126,12 @@ TEST(plugin_search_names_every_place) {
   tt_plugin *plugin = NULL;
   tt_plugin_probes probes;
   tt_status status = tt_plugin_open(dirs, 2, &probes, &plugin);
-  static const char *const parts[] = {
-      "TORCH_TPU_PJRT_PLUGIN: not set", "libtpu",  "fastatomstruct-xla-cpu: /nonexistent/a/fastatomstruct_xla_cpu/",
-      "lammps-jax-pjrt-cpu",            "/xla_cpu_pjrt.so: No such file", "/nonexistent/b/"};
+  static const char *const parts[] = {"TORCH_TPU_PJRT_PLUGIN: not set",
+                                      "libtpu",
+                                      "fastatomstruct-xla-cpu: /nonexistent/a/fastatomstruct_xla_cpu/",
+                                      "lammps-jax-pjrt-cpu",
+                                      "/xla_cpu_pjrt.so: No such file",
+                                      "/nonexistent/b/"};
   for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
     if (strstr(tt_status_message(status), parts[i]) == NULL) {
       test_fail(__FILE__, __LINE__, "no \"%s\" in: %s", parts[i], tt_status_message(status));
@@ -169,8 +171,10 @@ static void make_site_packages(char *root, size_t size) {
   char path[512];
   snprintf(root, size, "/tmp/tt_test_XXXXXX");
   CHECK(mkdtemp(root) != NULL);
-  snprintf(path, sizeof(path), "mkdir %s/fastatomstruct_xla_cpu %s/lammps_jax_pjrt_cpu && echo text > "
-           "%s/fastatomstruct_xla_cpu/libpjrt_cpu.so", root, root, root);
+  snprintf(path, sizeof(path),
+           "mkdir %s/fastatomstruct_xla_cpu %s/lammps_jax_pjrt_cpu && echo text > "
+           "%s/fastatomstruct_xla_cpu/libpjrt_cpu.so",
+           root, root, root);
   CHECK_INT(system(path), 0);
   snprintf(path, sizeof(path), "%s/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so", root);
   CHECK_INT(symlink(test_plugin_path(), path), 0);
@@ -378,7 +382,8 @@ PLUGIN_TEST(buffer_refuses_what_would_crash) {
               "64 bits");
   CHECK_FAILS(tt_buffer_from_host(device, data, TT_F32, -1, good, TT_HOST_COPY, NULL, &buffer), TT_INVALID_ARGUMENT,
               "dimensions");
-  CHECK_FAILS(tt_buffer_from_host(device, data, TT_F32, 2, good, TT_HOST_ZERO_COPY, NULL, &buffer), TT_INTERNAL, "event");
+  CHECK_FAILS(tt_buffer_from_host(device, data, TT_F32, 2, good, TT_HOST_ZERO_COPY, NULL, &buffer), TT_INTERNAL,
+              "event");
   CHECK(buffer == NULL);
   CHECK_OK(tt_buffer_from_host(device, data, TT_F32, 2, good, TT_HOST_COPY, NULL, &buffer));
   float back[4];
@@ -549,14 +554,14 @@ PLUGIN_TEST(executable_adds) {
 
 PLUGIN_TEST(executable_runs_in_the_background) {
   // A product that takes some milliseconds; its result feeds the next while it is still being computed.
-  static const char text[] =
-      "func.func public @main(%a: tensor<512x512xf32>) -> (tensor<512x512xf32>, tensor<f32>) {\n"
-      "  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0] : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
-      "  %s = stablehlo.constant dense<0.00390625> : tensor<512x512xf32>\n"
-      "  %1 = stablehlo.multiply %0, %s : tensor<512x512xf32>\n"
-      "  %z = stablehlo.constant dense<1.0> : tensor<f32>\n"
-      "  return %1, %z : tensor<512x512xf32>, tensor<f32>\n"
-      "}\n";
+  static const char text[] = "func.func public @main(%a: tensor<512x512xf32>) -> (tensor<512x512xf32>, tensor<f32>) {\n"
+                             "  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0] : "
+                             "(tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
+                             "  %s = stablehlo.constant dense<0.00390625> : tensor<512x512xf32>\n"
+                             "  %1 = stablehlo.multiply %0, %s : tensor<512x512xf32>\n"
+                             "  %z = stablehlo.constant dense<1.0> : tensor<f32>\n"
+                             "  return %1, %z : tensor<512x512xf32>, tensor<f32>\n"
+                             "}\n";
   tt_client *client = create_client(1);
   tt_device *device = tt_client_device(client, 0);
   tt_executable *executable = compile(client, text, &default_options);
@@ -756,13 +761,12 @@ static void run_floats(tt_client *client, const char *text, bool exact, const fl
 }
 
 PLUGIN_TEST(executable_exact_keeps_op_by_op_values) {
-  static const char text[] =
-      "func.func public @main(%a: tensor<3xf32>) -> tensor<3xf32> {\n"
-      "  %c = stablehlo.constant dense<1.0e8> : tensor<3xf32>\n"
-      "  %0 = stablehlo.add %a, %c : tensor<3xf32>\n"
-      "  %1 = stablehlo.subtract %0, %c : tensor<3xf32>\n"
-      "  return %1 : tensor<3xf32>\n"
-      "}\n";
+  static const char text[] = "func.func public @main(%a: tensor<3xf32>) -> tensor<3xf32> {\n"
+                             "  %c = stablehlo.constant dense<1.0e8> : tensor<3xf32>\n"
+                             "  %0 = stablehlo.add %a, %c : tensor<3xf32>\n"
+                             "  %1 = stablehlo.subtract %0, %c : tensor<3xf32>\n"
+                             "  return %1 : tensor<3xf32>\n"
+                             "}\n";
   tt_client *client = create_client(1);
   const float in[] = {100, 1e-30f, 3.14159f};
   float out[3];
@@ -772,15 +776,14 @@ PLUGIN_TEST(executable_exact_keeps_op_by_op_values) {
 }
 
 PLUGIN_TEST(executable_rounds_bfloat16_after_each_op) {
-  static const char text[] =
-      "func.func public @main(%a: tensor<64xf32>) -> tensor<64xf32> {\n"
-      "  %0 = stablehlo.convert %a : (tensor<64xf32>) -> tensor<64xbf16>\n"
-      "  %1 = stablehlo.multiply %0, %0 : tensor<64xbf16>\n"
-      "  %2 = stablehlo.multiply %1, %0 : tensor<64xbf16>\n"
-      "  %3 = stablehlo.multiply %2, %0 : tensor<64xbf16>\n"
-      "  %4 = stablehlo.convert %3 : (tensor<64xbf16>) -> tensor<64xf32>\n"
-      "  return %4 : tensor<64xf32>\n"
-      "}\n";
+  static const char text[] = "func.func public @main(%a: tensor<64xf32>) -> tensor<64xf32> {\n"
+                             "  %0 = stablehlo.convert %a : (tensor<64xf32>) -> tensor<64xbf16>\n"
+                             "  %1 = stablehlo.multiply %0, %0 : tensor<64xbf16>\n"
+                             "  %2 = stablehlo.multiply %1, %0 : tensor<64xbf16>\n"
+                             "  %3 = stablehlo.multiply %2, %0 : tensor<64xbf16>\n"
+                             "  %4 = stablehlo.convert %3 : (tensor<64xbf16>) -> tensor<64xf32>\n"
+                             "  return %4 : tensor<64xf32>\n"
+                             "}\n";
   tt_client *client = create_client(1);
   float in[64], out[64];
   for (int i = 0; i < 64; i++) in[i] = 1.0f + (float)i / 64;
@@ -799,12 +802,12 @@ PLUGIN_TEST(executable_rounds_bfloat16_after_each_op) {
 }
 
 PLUGIN_TEST(executable_maximum_keeps_nan) {
-  static const char text[] =
-      "func.func public @main(%a: tensor<4096xf32>) -> tensor<f32> {\n"
-      "  %c = stablehlo.constant dense<0xFF800000> : tensor<f32>\n"
-      "  %0 = stablehlo.reduce(%a init: %c) applies stablehlo.maximum across dimensions = [0] : (tensor<4096xf32>, tensor<f32>) -> tensor<f32>\n"
-      "  return %0 : tensor<f32>\n"
-      "}\n";
+  static const char text[] = "func.func public @main(%a: tensor<4096xf32>) -> tensor<f32> {\n"
+                             "  %c = stablehlo.constant dense<0xFF800000> : tensor<f32>\n"
+                             "  %0 = stablehlo.reduce(%a init: %c) applies stablehlo.maximum across dimensions = [0] : "
+                             "(tensor<4096xf32>, tensor<f32>) -> tensor<f32>\n"
+                             "  return %0 : tensor<f32>\n"
+                             "}\n";
   tt_client *client = create_client(1);
   static float in[4096];
   float out = 0;

@@ -114,7 +114,8 @@ static tt_status intern_new(void *user) {
   int64_t live = tt_memory_live_count();
   tt_status status = tt_layout_intern(TT_S8, 20, dims, &layout);
   // A failure leaves nothing behind.
-  if (status != NULL && tt_memory_live_count() - live > 1) test_fail(__FILE__, __LINE__, "a failure left blocks behind");
+  if (status != NULL && tt_memory_live_count() - live > 1)
+    test_fail(__FILE__, __LINE__, "a failure left blocks behind");
   tt_status_free(status);
   return NULL;
 }
@@ -224,18 +225,19 @@ TEST(storage_limit_error_lists_largest) {
   tt_storage *d = create(&small, 1 << 20), *storage = NULL;
   tt_status status = tt_storage_create(&small, (int64_t)1 << 50, &storage);
   CHECK_INT(tt_status_code(status), TT_OUT_OF_MEMORY);
-  CHECK_TEXT(tt_status_message(status),
-             "TPU out of memory. Tried to allocate 1024.00 TiB. TPU 1 has a total capacity of 100.00 MiB of which 29.00 MiB "
-             "is free. Of the allocated memory 71.00 MiB is allocated by torch_tpu. Largest live tensors:\n"
-             "  40.00 MiB  2 x uninitialised\n"
-             "  30.00 MiB  uninitialised\n"
-             "  1024.00 KiB  uninitialised");
+  CHECK_TEXT(
+      tt_status_message(status),
+      "TPU out of memory. Tried to allocate 1024.00 TiB. TPU 1 has a total capacity of 100.00 MiB of which 29.00 MiB "
+      "is free. Of the allocated memory 71.00 MiB is allocated by torch_tpu. Largest live tensors:\n"
+      "  40.00 MiB  2 x uninitialised\n"
+      "  30.00 MiB  uninitialised\n"
+      "  1024.00 KiB  uninitialised");
   tt_status_free(status);
   CHECK_INT(small.memory.out_of_memory_count, 1);
   CHECK_FAILS(tt_storage_check_limit(&small, (29 << 20) + 1), TT_OUT_OF_MEMORY, "29.00 MiB");
   CHECK_OK(tt_storage_check_limit(&small, 29 << 20));
-  CHECK_FAILS(tt_storage_explain_out_of_memory(&small, tt_error(TT_OUT_OF_MEMORY, "the plugin's words")), TT_OUT_OF_MEMORY,
-              "the plugin's words\nLargest live tensors:\n  40.00 MiB");
+  CHECK_FAILS(tt_storage_explain_out_of_memory(&small, tt_error(TT_OUT_OF_MEMORY, "the plugin's words")),
+              TT_OUT_OF_MEMORY, "the plugin's words\nLargest live tensors:\n  40.00 MiB");
   CHECK_FAILS(tt_storage_set_size(d, 100 << 20), TT_OUT_OF_MEMORY, "TPU out of memory");
   CHECK_INT(d->byte_size, 1 << 20);
   tt_storage_release(a);
