@@ -18,7 +18,9 @@
   X(LAUNCH_BLOCKING, "TORCH_TPU_LAUNCH_BLOCKING", "0|1", "0",                                                           \
     "1: start in EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING, which waits for every op, so that errors name the right line") \
   X(FALLBACK, "TORCH_TPU_FALLBACK", "error|warn|allow", "warn",                                                         \
-    "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")
+    "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")                        \
+  X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \
+    "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")
 
 typedef enum tt_env {
 #define X(id, variable, form, otherwise, meaning) TT_ENV_##id,

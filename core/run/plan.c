@@ -10,7 +10,7 @@
 enum {
   // Up to these sizes of a program and its largest tensor a shorter compile is worth more than a faster run.
   SMALL_PROGRAM_OPS = 60,
-  LEAST_EFFORT_ELEMENTS = 1 << 14,
+  LEAST_EFFORT_ELEMENTS = 1 << 10,
   LIGHT_EFFORT_ELEMENTS = 1 << 18,
 };
 
