@@ -507,6 +507,7 @@ static maxima scan_fractional(tt_lowering *l, tt_value *x, const tt_pool *p, tt_
   for (int64_t t = 0; t < tt_pool_product(p->spatial, p->kernel); ++t) {
     tt_value *at = NULL;
     int64_t rest = t, offset[TT_POOL_MAX];
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): with a size of 0 there is no t
     for (int i = p->spatial - 1; i >= 0; rest /= p->kernel[i--]) offset[i] = rest % p->kernel[i];
     for (int i = 0; i < p->spatial; ++i) {
       tt_value *along = tt_hlo_add(b, starts[i], tt_hlo_constant_like(b, starts[i], (double)offset[i]));
