@@ -158,21 +158,12 @@ static const tt_arg *nth_number(const tt_arg *args, int count, int *io_left) {
   return NULL;
 }
 
-static tt_value *number_constant(tt_builder *b, const tt_arg *a, tt_dtype dtype) {
-  if (a->kind == TT_ARG_COMPLEX)
-    return tt_hlo_convert(b, tt_hlo_constant_complex(b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]),
-                          dtype);
-  if (a->kind == TT_ARG_DOUBLE) return tt_hlo_constant(b, dtype, a->u.real);
-  if (tt_dtype_is_complex(dtype)) return tt_hlo_constant(b, dtype, (double)a->u.integer);
-  return tt_hlo_constant_i64(b, dtype, a->u.integer);
-}
-
 static tt_value *source_number(void *user, int number, tt_dtype dtype) {
   tt_recorder *r = user;
   if (!r->single) {
     int left = number;
     const tt_arg *a = nth_number(r->args, r->arg_count, &left);
-    return a ? number_constant(r->b, a, dtype) : tt_builder_fail(r->b, tt_internal_error("no number %d", number));
+    return a ? tt_number_constant(r->b, a, dtype) : tt_builder_fail(r->b, tt_internal_error("no number %d", number));
   }
   tt_input input = {.kind = TT_INPUT_NUMBER, .dtype = dtype, .slot = -1, .number = number};
   return scalar_input(r, &input);

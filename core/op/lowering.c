@@ -142,6 +142,15 @@ int tt_count_numbers(const tt_arg *args, int count) {
   return numbers;
 }
 
+tt_value *tt_number_constant(tt_builder *b, const tt_arg *a, tt_dtype dtype) {
+  if (a->kind == TT_ARG_COMPLEX)
+    return tt_hlo_convert(b, tt_hlo_constant_complex(b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]),
+                          dtype);
+  if (a->kind == TT_ARG_DOUBLE) return tt_hlo_constant(b, dtype, a->u.real);
+  return tt_dtype_is_complex(dtype) ? tt_hlo_constant(b, dtype, (double)a->u.integer)
+                                    : tt_hlo_constant_i64(b, dtype, a->u.integer);
+}
+
 static tt_value *number_value(tt_lowering *l, const tt_arg *a, int arg, tt_dtype dtype) {
   if (!is_number_kind(a->kind)) {
     wrong_kind(l, arg, "number");
@@ -153,12 +162,7 @@ static tt_value *number_value(tt_lowering *l, const tt_arg *a, int arg, tt_dtype
     count_numbers(l->args, l->arg_count, a, &number, &found);
     return l->source.number(l->source.user, number, dtype);
   }
-  if (a->kind == TT_ARG_COMPLEX)
-    return tt_hlo_convert(l->b, tt_hlo_constant_complex(l->b, TT_C128, a->u.complex_number[0], a->u.complex_number[1]),
-                          dtype);
-  if (a->kind == TT_ARG_DOUBLE) return tt_hlo_constant(l->b, dtype, a->u.real);
-  return tt_dtype_is_complex(dtype) ? tt_hlo_constant(l->b, dtype, (double)a->u.integer)
-                                    : tt_hlo_constant_i64(l->b, dtype, a->u.integer);
+  return tt_number_constant(l->b, a, dtype);
 }
 
 tt_value *tt_number(tt_lowering *l, int arg, tt_dtype dtype) { return number_value(l, arg_at(l, arg), arg, dtype); }

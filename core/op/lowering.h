@@ -146,6 +146,8 @@ tt_value *tt_lowering_read(tt_lowering *l, int slot);
 tt_value *tt_lowering_store(tt_lowering *l, int slot, tt_value *value, tt_value *base, int64_t byte_size);
 // Does a write through this tensor replace all `byte_size` bytes of its storage, each once?
 bool tt_tensor_covers(const tt_tensor *tensor, int64_t byte_size);
+// A number argument (INT, BOOL, DOUBLE or COMPLEX) compiled in, as a rank-0 value of `dtype`.
+tt_value *tt_number_constant(tt_builder *b, const tt_arg *arg, tt_dtype dtype);
 // How many runtime numbers the arguments hold (tt_source.number counts them).
 int tt_count_numbers(const tt_arg *args, int count);
 

@@ -89,7 +89,7 @@ static tt_status with_signature(const tt_call *call, tt_status status) {
   return status;
 }
 
-static tt_recorded_call recorded_call(const tt_call *call) {
+tt_recorded_call tt_call_recorded(const tt_call *call) {
   return (tt_recorded_call){
       .op = call->overload->op,
       .args = call->args,
@@ -142,7 +142,7 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
   TT_TRY(check_storages(call));
   tt_recorder recorder;
   tt_status status = tt_recorder_init(&recorder, tt_runtime_target(), true, call->tensors, call->tensor_count);
-  tt_recorded_call recorded = recorded_call(call);
+  tt_recorded_call recorded = tt_call_recorded(call);
   tt_recorded_result *results = NULL;
   int count = 0;
   if (!status) status = tt_recorder_lower(&recorder, &recorded, &results, &count);

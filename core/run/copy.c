@@ -63,6 +63,15 @@ static int64_t element_count(const tt_tensor *t) {
   return count;
 }
 
+// Row-major strides for a tensor's sizes.
+static void dense_strides(const tt_tensor *t, int64_t strides[TT_MAX_RANK]) {
+  int64_t stride = 1;
+  for (int i = t->rank - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= t->sizes[i];
+  }
+}
+
 // Row-major without gaps, at any offset.
 static bool is_dense(const tt_tensor *t) {
   int64_t stride = 1;
@@ -192,11 +201,8 @@ tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype 
   }
   tt_storage *temporary;
   TT_TRY(upload_temporary(tensor, data, host_dtype, host_done, user, &temporary));
-  int64_t strides[TT_MAX_RANK], stride = 1;
-  for (int i = tensor->rank - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= tensor->sizes[i];
-  }
+  int64_t strides[TT_MAX_RANK];
+  dense_strides(tensor, strides);
   tt_tensor source = {.storage = temporary,
                       .dtype = host_dtype,
                       .rank = tensor->rank,
@@ -316,11 +322,8 @@ static tt_status copy_across(const tt_tensor *dst, const tt_tensor *src) {
   if (!status) status = tt_buffer_to_device(buffer, dst->storage->device, &copy);
   if (!status) status = tt_storage_create_with(copy, layout, &moved);
   if (!status) {
-    int64_t strides[TT_MAX_RANK], stride = 1;
-    for (int i = src->rank - 1; i >= 0; --i) {
-      strides[i] = stride;
-      stride *= src->sizes[i];
-    }
+    int64_t strides[TT_MAX_RANK];
+    dense_strides(src, strides);
     tt_tensor source = *src;
     source.storage = moved;
     source.strides = strides;

@@ -82,18 +82,7 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   }
   if (overload->op->flags & TT_OP_HOST)
     return tt_error(TT_NOT_IMPLEMENTED, "%s needs values on the host and cannot be recorded", overload->name);
-  tt_recorded_call recorded = {
-      .op = overload->op,
-      .args = call->args,
-      .arg_count = call->arg_count,
-      .tensors = call->tensors,
-      .tensor_count = call->tensor_count,
-      .written = call->written,
-      .written_count = overload->variant == TT_FUNCTIONAL ? 0 : call->written_count,
-      .default_dtype = call->default_dtype,
-      .precision = (tt_precision)call->precision,
-      .device_index = call->device_index,
-  };
+  tt_recorded_call recorded = tt_call_recorded(call);
   tt_recorded_result *results = NULL;
   int count = 0;
   TT_TRY(tt_recorder_lower(&recording.recorder, &recorded, &results, &count));
