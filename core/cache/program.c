@@ -12,7 +12,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `programs`
 static tt_map programs = TT_MAP_INIT;                    // options and text -> tt_executable, one reference each
 
 static tt_status program_key(const char *text, int64_t size, const tt_compile_options *options, tt_string *out_key) {
-  const char flags[2] = {(char)options->effort, (char)options->exact};
+  const char flags[] = {(char)options->effort, (char)options->short_loops, (char)options->exact};
   tt_string_append_n(out_key, flags, sizeof flags);
   tt_string_append_n(out_key, text, (size_t)size);
   return tt_string_status(out_key);

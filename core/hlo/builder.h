@@ -28,8 +28,9 @@ typedef struct tt_value {
   tt_dtype dtype;
   int rank;
   const int64_t *dims;
-  int64_t id; // printed as %id
-  int sub;    // result number of an op with several results, -1 for a single result
+  int64_t id;      // printed as %id
+  int sub;         // result number of an op with several results, -1 for a single result
+  bool transposed; // the result of a transpose
 } tt_value;
 
 // What a lowering may know about where its program will run. The one seam between targets: nothing else in the core asks.
@@ -38,6 +39,7 @@ typedef struct tt_target {
   int generation;          // TPU generation (5, 6, 7), 0 otherwise
   bool conv_needs_forward; // gradients of convolutions are fast only as plain forward convolutions (XLA CPU)
   bool sums_as_dots;       // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
+  bool dot_lhs_in_order;   // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
   bool bf16_dot;           // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
 } tt_target;
 

@@ -42,6 +42,7 @@ tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x, const int *permutation) {
   }
   if (identity) return x;
   tt_value *result = tt_emit_result(b, "stablehlo.transpose", x->dtype, x->rank, dims);
+  if (result != &tt_hlo_poison) result->transposed = true;
   tt_emit_values(b, " ", 1, &x);
   tt_emit_ints(b, ", dims = ", x->rank, permutation);
   return tt_emit_signature(b, 1, &x, result);

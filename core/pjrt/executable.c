@@ -94,15 +94,34 @@ static void put_text_option(option_writer *w, int index, const char *value) {
   put_option(w, index);
 }
 
-// The passes to leave out, NULL for none. Without fusion-wrapper a single op compiles faster; without algsimp the value of op
-// after op stays what each op alone gives, e.g. (x + 1e8) - 1e8.
-static const char *disabled_passes(tt_effort effort, bool exact) {
-  static const char *const passes[2][2] = {{NULL, "algsimp"}, {"fusion-wrapper", "fusion-wrapper,algsimp"}};
-  return passes[effort != TT_EFFORT_FULL][exact];
-}
-
 static bool contains(const char *text, int64_t size, const char *word) {
   return memmem(text, (size_t)size, word, strlen(word)) != NULL;
+}
+
+// Does some op take much longer per element than reading and writing it?
+static bool has_costly_ops(const char *text, int64_t size) {
+  static const char *const words[] = {
+      "cbrt",   "chlo.", "convolution", "cosine", "exponential", "gather", "log",   "power",
+      "reduce", "rng",   "scatter",     "sine",   "sort",        "tan",    "while", "stablehlo.atan2"};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    if (contains(text, size, words[i])) return true;
+  }
+  return false;
+}
+
+// The passes to leave out.
+//   fusion-wrapper              a single op compiles faster without
+//   algsimp                     without, the value of op after op stays what each op alone gives, e.g. (x + 1e8) - 1e8
+//   cpu-parallel-task-assigner  gives half of a loop to another thread, whose start takes longer than a short loop
+static void put_disabled_passes(option_writer *w, const char *text, int64_t size, tt_effort effort,
+                                const tt_compile_options *options) {
+  tt_string names = TT_STRING_INIT;
+  if (effort != TT_EFFORT_FULL) tt_string_append(&names, ",fusion-wrapper");
+  if (options->exact) tt_string_append(&names, ",algsimp");
+  if (options->short_loops && !has_costly_ops(text, size)) tt_string_append(&names, ",cpu-parallel-task-assigner");
+  if (names.size > 0) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, tt_string_text(&names) + 1);
+  w->out->failed |= names.failed;
+  tt_string_free(&names);
 }
 
 // CPU plugins hand large reductions to YNNPACK, whose min and max lose NaN whatever xla_cpu_enable_fast_min_max says (with API
@@ -124,10 +143,9 @@ static void put_debug_options(option_writer *w, const tt_client *client, const c
   // A scatter outside a fusion is refused ("HLO opcode scatter is not supported by XLA:CPU ThunkEmitter").
   bool full = !client->is_host || contains(text, size, "scatter");
   tt_effort effort = full ? TT_EFFORT_FULL : options->effort;
-  const char *passes = disabled_passes(effort, options->exact);
   if (client->is_host) put_cpu_options(w, text, size);
   put_number_option(w, OPTION_INDEX_EXCESS_PRECISION, VALUE_BOOL, false);
-  if (passes != NULL) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, passes);
+  put_disabled_passes(w, text, size, effort, options);
   if (effort == TT_EFFORT_LEAST) put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 0);
 }
 

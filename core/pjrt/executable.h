@@ -28,7 +28,9 @@ typedef enum tt_effort { TT_EFFORT_FULL, TT_EFFORT_LIGHT, TT_EFFORT_LEAST } tt_e
 // What may differ between two compilations of one text. Part of every cache key.
 typedef struct tt_compile_options {
   tt_effort effort;
-  bool exact; // keep op-by-op values: no algebraic simplification across ops
+  bool
+      short_loops; // no tensor is large enough for a second thread to pay, unless what is done to each element is costly
+  bool exact;      // keep op-by-op values: no algebraic simplification across ops
 } tt_compile_options;
 
 // Compiles StableHLO text of `size` bytes. Options that the plugin does not know are probed once and then left out.

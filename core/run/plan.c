@@ -12,6 +12,8 @@ enum {
   SMALL_PROGRAM_OPS = 60,
   LEAST_EFFORT_ELEMENTS = 1 << 10,
   LIGHT_EFFORT_ELEMENTS = 1 << 18,
+  // Up to this size a loop of cheap ops takes about as long as waking another thread.
+  SHORT_LOOP_ELEMENTS = 1 << 19,
 };
 
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while making a plan"); }
@@ -115,8 +117,8 @@ static int64_t largest(const tt_recorder *r, const tt_plan *plan) {
   return most;
 }
 
-static tt_effort choose_effort(const tt_recorder *r, const tt_plan *plan) {
-  int64_t ops = tt_builder_op_count(r->b), elements = largest(r, plan);
+static tt_effort choose_effort(const tt_recorder *r, int64_t elements) {
+  int64_t ops = tt_builder_op_count(r->b);
   if (ops > SMALL_PROGRAM_OPS) return TT_EFFORT_FULL; // where kernels repeat, the compiler finds it out
   if (elements <= LEAST_EFFORT_ELEMENTS) return TT_EFFORT_LEAST;
   return elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
@@ -127,7 +129,9 @@ static tt_status compile(tt_recorder *r, tt_plan *plan, tt_value **values, int c
   const char *text;
   int64_t size;
   TT_TRY(tt_builder_finish(r->b, count, values, &text, &size));
-  tt_compile_options options = {.effort = choose_effort(r, plan), .exact = !r->single};
+  int64_t elements = largest(r, plan);
+  tt_compile_options options = {
+      .effort = choose_effort(r, elements), .short_loops = elements <= SHORT_LOOP_ELEMENTS, .exact = !r->single};
   bool hit;
   TT_TRY(tt_program_get(tt_runtime_client(), text, size, &options, &plan->executable, &hit));
   tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);

@@ -101,6 +101,7 @@ static tt_target describe_target(tt_client *client) {
       .is_tpu = is_tpu,
       .generation = is_tpu ? tt_tpu_generation(tt_client_device(client, 0)->kind, &name) : 0,
       .conv_needs_forward = !is_tpu,
+      .dot_lhs_in_order = !is_tpu,
       .sums_as_dots = !is_tpu && minor <= 106, // later ones hand reductions to a library
   };
 }
