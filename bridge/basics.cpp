@@ -6,10 +6,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/eq.h>
-#include <ATen/ops/index.h>
 #include <ATen/ops/is_set_to_native.h>
-#include <ATen/ops/ne.h>
-#include <ATen/ops/nonzero.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -136,35 +133,6 @@ bool are_equal(const Tensor &self, const Tensor &other) {
   return self.sizes() == other.sizes() && (self.numel() == 0 || at::eq(self, other).all().item<bool>());
 }
 
-// The number of results is data: one byte per element goes to the host, which counts.
-Tensor nonzero_positions(const Tensor &self) {
-  const Tensor mask = self.scalar_type() == ScalarType::Bool ? self : at::ne(self, 0);
-  return at::nonzero(mask.cpu()).to(self.device());
-}
-
-Tensor &nonzero_out(const Tensor &self, Tensor &out) {
-  TORCH_CHECK(out.scalar_type() == ScalarType::Long,
-              "nonzero: Expected out tensor to have scalar type Long but got scalar type ", out.scalar_type());
-  const Tensor result = nonzero_positions(self);
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
-}
-
-Tensor select_by_mask(const Tensor &self, const Tensor &mask) {
-  TORCH_CHECK(mask.scalar_type() == ScalarType::Bool, "masked_select: expected BoolTensor for mask");
-  const Tensor self1 = self.dim() == 0 ? self.unsqueeze(0) : self, mask1 = mask.dim() == 0 ? mask.unsqueeze(0) : mask;
-  const auto [values, selected] = at::expand_outplace(self1, mask1); // may borrow from the two
-  return at::index(*values, {*selected});
-}
-
-Tensor &masked_select_out(const Tensor &self, const Tensor &mask, Tensor &out) {
-  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
-              "masked_select(): self and result must have the same scalar type");
-  const Tensor result = select_by_mask(self, mask);
-  at::native::resize_output(out, result.sizes());
-  return out.copy_(result);
-}
-
 // --- what a TPU tensor cannot be -------------------------------------------------------------------------------------
 // The dtype that a call asks for or, without one, that of its first tensor.
 optional<ScalarType> dtype_of_call(const c10::FunctionSchema &schema, c10::ArrayRef<c10::IValue> arguments) {
@@ -214,10 +182,6 @@ void register_basics() {
 
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   m.impl("equal", TORCH_FN(are_equal));
-  m.impl("nonzero", TORCH_FN(nonzero_positions));
-  m.impl("nonzero.out", TORCH_FN(nonzero_out));
-  m.impl("masked_select", TORCH_FN(select_by_mask));
-  m.impl("masked_select.out", TORCH_FN(masked_select_out));
 
   for (const auto key : {c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::SparsePrivateUse1,
                          c10::DispatchKey::SparseCsrPrivateUse1}) {

@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "counted.h"
 #include "generator.h"
 #include "status.h"
 
@@ -209,6 +210,21 @@ void finish(const Overload &overload, tt_results &results, torch::jit::Stack &st
   for (size_t i = 0; i < count; ++i) returned.push_back(make_return(overload, i, arguments, results, next));
   stack.resize(first);
   for (auto &value : returned) stack.push_back(std::move(value));
+}
+
+void finish_counted(const Overload &overload, tt_results &results, torch::jit::Stack &stack) {
+  int last = results.count - 1;
+  const at::Tensor counts = take(results, last);
+  --results.count;
+  std::vector<int64_t> extents(counts.numel());
+  const tt_tensor source = describe(counts);
+  TT_CHECK(tt_copy_to_host(&source, extents.data(), /*blocking=*/true));
+  finish(overload, results, stack);
+  for (auto &value : torch::jit::last(stack, overload.returns.size())) {
+    const size_t result = &value - &stack[stack.size() - overload.returns.size()];
+    const int64_t dim = extents[2 * result], size = extents[2 * result + 1];
+    if (size >= 0 && size != value.toTensor().size(dim)) shorten(value.toTensor(), dim, size);
+  }
 }
 
 } // namespace torch_tpu

@@ -62,6 +62,9 @@ private:
 // Takes the arguments off the stack and puts the returns on it.
 void finish(const Overload &overload, tt_results &results, torch::jit::Stack &stack);
 
+// The same for TT_OP_COUNTED: waits for the sizes of the results and shortens them.
+void finish_counted(const Overload &overload, tt_results &results, torch::jit::Stack &stack);
+
 // The precision of float32 matmuls in force: torch.tpu's, else torch.set_float32_matmul_precision's, else medium.
 int matmul_precision();
 

@@ -47,6 +47,7 @@ void Kernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torc
   FlatCall call(overload, op, *stack);
   Results results;
   if (call.run(results)) return run_wrapper(op, overload, call, *stack);
+  if (overload.counted) return finish_counted(overload, results, *stack);
   finish(overload, results, *stack);
 }
 

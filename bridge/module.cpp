@@ -27,6 +27,7 @@ void register_all() {
   register_host_allocator();
   register_hooks();
   register_basics();
+  register_counted();
   register_kernels();
   register_fallback();
   register_autocast();

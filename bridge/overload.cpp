@@ -73,6 +73,7 @@ int Overload::list_size(int result_count) const {
 
 Overload::Overload(const c10::OperatorHandle &op, const tt_op *row, bool structured) {
   const auto &schema = op.schema();
+  counted = row != nullptr && (row->flags & TT_OP_COUNTED) != 0;
   has_products = may_have_products(row);
   prepare = find_prepare(schema);
   arg_count = static_cast<int>(schema.arguments().size());

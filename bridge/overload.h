@@ -37,6 +37,7 @@ public:
   uint64_t numbers = 0; // bit per argument: Scalar or float
   uint64_t ones = 0;    // bit per argument: a number that is compiled in when it is 1 (TT_OP_ONE_IS_STATIC)
   uint64_t written = 0; // bit per argument: the schema marks it as written
+  bool counted;         // the sizes of its results are data (TT_OP_COUNTED)
   bool has_products;    // may hold matrix products: the precision in force matters
   Prepare prepare;      // NULL for most
   std::vector<ReturnPlan> returns;

@@ -6,9 +6,9 @@
 #include <ATen/native/TensorAdvancedIndexingUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/masked_fill.h>
-#include <ATen/ops/sum.h>
 
 #include "call.h"
+#include "counted.h"
 
 namespace torch_tpu {
 
@@ -56,6 +56,15 @@ bool prepare_indices(const Overload &overload, torch::jit::Stack &stack) {
     if (can) {
       const c10::Scalar number = value.item();
       at::Tensor result = overload.written != 0 ? self.masked_fill_(mask, number) : self.masked_fill(mask, number);
+      torch::jit::drop(stack, overload.arg_count);
+      stack.emplace_back(std::move(result));
+      return true;
+    }
+  }
+  if (overload.arg_count == 2 && indices.size() == 1) { // self[mask]
+    const at::Tensor mask = indices.get(0).value_or(at::Tensor());
+    if (mask.defined() && is_mask(mask) && mask.device() == self.device() && can_index_by_mask(self, mask)) {
+      at::Tensor result = index_by_mask(self, mask);
       torch::jit::drop(stack, overload.arg_count);
       stack.emplace_back(std::move(result));
       return true;
@@ -118,14 +127,12 @@ bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack) 
 // The size of repeat_interleave's result is the sum of its repeats.
 bool count_repeats(const Overload &overload, torch::jit::Stack &stack) {
   const size_t first = stack.size() - overload.arg_count;
+  if (!stack[first + 1].isNone()) return false;
   const at::Tensor repeats = stack[first].toTensor();
-  const auto type = repeats.scalar_type();
-  const bool valid = repeats.dim() == 1 && (type == c10::ScalarType::Long || type == c10::ScalarType::Int);
-  if (!stack[first + 1].isNone() || !valid) return false; // the lowering says what is wrong
-  const int64_t count = at::sum(repeats).item<int64_t>();
-  TORCH_CHECK(count >= 0, "repeats can not be negative");
-  stack[first + 1] = count;
-  return false;
+  at::Tensor result = host_repeats(repeats).to(repeats.device());
+  torch::jit::drop(stack, overload.arg_count);
+  stack.emplace_back(std::move(result));
+  return true;
 }
 
 // --- which -----------------------------------------------------------------------------------------------------------

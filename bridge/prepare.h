@@ -23,7 +23,7 @@ bool resize_arange_output(const Overload &overload, torch::jit::Stack &stack);
 bool resize_range_output(const Overload &overload, torch::jit::Stack &stack);
 bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack);
 
-// An output size that the caller left out is read from the device.
+// Without an output size the host counts.
 bool count_repeats(const Overload &overload, torch::jit::Stack &stack);
 
 } // namespace torch_tpu

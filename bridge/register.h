@@ -9,6 +9,7 @@ void register_guard();
 void register_host_allocator();
 void register_hooks();
 void register_basics();
+void register_counted();
 void register_kernels();
 void register_fallback();
 void register_autocast();

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Ops whose decomposition in torch reads values on the host or costs more than the CPU: they go to the fallback.
-_EXCLUDED = frozenset({"aten::nonzero", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"})
+_EXCLUDED = frozenset({"aten::nonzero"})
 
 
 def find(name: str) -> Callable[..., Any] | None:

@@ -488,6 +488,25 @@ void tt_set_channels_last(tt_lowering *l, int result, bool channels_last) {
   if (r) r->channels_last = channels_last;
 }
 
+void tt_set_order(tt_lowering *l, int result, const int *order) {
+  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
+  if (r) r->order = order;
+}
+
+void tt_set_extents(tt_lowering *l, const tt_extent *extents, int count) {
+  tt_builder *b = l->b;
+  tt_value *rows[8];
+  if (count > 8) tt_builder_fail(b, tt_internal_error("%s: %d results with extents", l->op->name, count));
+  if (tt_failed(l)) return;
+  for (int i = 0; i < count; ++i) {
+    tt_value *size = extents[i].size ? tt_hlo_convert(b, extents[i].size, TT_S64) : tt_hlo_constant_i64(b, TT_S64, -1);
+    tt_value *pair[] = {tt_hlo_constant_vector(b, TT_S64, 1, (int64_t[]){extents[i].dim}),
+                        tt_hlo_reshape(b, size, 1, (int64_t[]){1})};
+    rows[i] = tt_hlo_unsqueeze_dim(b, tt_hlo_concatenate(b, 2, pair, 0), 0);
+  }
+  tt_set_result(l, count, tt_hlo_concatenate(b, count, rows, 0));
+}
+
 void tt_set_order_like(tt_lowering *l, int result, int arg) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
   tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);

@@ -122,6 +122,16 @@ void tt_set_channels_last(tt_lowering *l, int result, bool channels_last);
 // The dims of a fresh result lie in memory in the order in which those of tensor argument `arg`, of the same rank, do (torch's
 // preserve_format where sizes differ). Call after tt_set_result.
 void tt_set_order_like(tt_lowering *l, int result, int arg);
+// The same, said outright: `order` (in the builder's arena) lists the dims from the largest stride to the smallest.
+void tt_set_order(tt_lowering *l, int result, const int *order);
+// For rows with TT_OP_COUNTED, whose results' sizes are data. The results have the largest sizes possible; of each, `size` (a
+// scalar; NULL for all) elements along `dim` count. Makes one more result, number `count`, S64 [count, 2] of dims and sizes
+// (-1 for all), which the bridge reads to shorten the others.
+typedef struct tt_extent {
+  int dim;
+  tt_value *size;
+} tt_extent;
+void tt_set_extents(tt_lowering *l, const tt_extent *extents, int count);
 // Writes `value` (of the argument's sizes; converted to its dtype) into tensor argument `arg`, which the schema does not mark as
 // written.
 void tt_write_operand(tt_lowering *l, int arg, tt_value *value);

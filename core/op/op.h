@@ -49,6 +49,8 @@ enum {
   TT_OP_NO_INT = 1 << 9,
   TT_OP_NO_FLOAT = 1 << 10,
   TT_OP_NO_COMPLEX = 1 << 11,
+  // The sizes of the results are data: see tt_set_extents.
+  TT_OP_COUNTED = 1 << 12,
 };
 
 struct tt_op {
