@@ -150,10 +150,6 @@ void raise_quantized(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   raise_unsupported_dtype(op.schema().name().c_str(), type && c10::isQIntType(*type) ? *type : ScalarType::QInt8);
 }
 
-void raise_sparse(const c10::OperatorHandle &op, torch::jit::Stack *) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": sparse tensors are not supported on TPU; use dense ones");
-}
-
 } // namespace
 
 void register_basics() {
@@ -183,13 +179,9 @@ void register_basics() {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   m.impl("equal", TORCH_FN(are_equal));
 
-  for (const auto key : {c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::SparsePrivateUse1,
-                         c10::DispatchKey::SparseCsrPrivateUse1}) {
-    auto &all = *new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-    all.fallback(key == c10::DispatchKey::QuantizedPrivateUse1
-                     ? torch::CppFunction::makeFromBoxedFunction<&raise_quantized>()
-                     : torch::CppFunction::makeFromBoxedFunction<&raise_sparse>());
-  }
+  auto &quantized =
+      *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::QuantizedPrivateUse1, __FILE__, __LINE__);
+  quantized.fallback(torch::CppFunction::makeFromBoxedFunction<&raise_quantized>());
 
   // torch resolves conjugate and negative bits by copying, so these see them.
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {

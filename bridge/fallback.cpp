@@ -34,28 +34,14 @@ Unlowered &unlowered(const c10::OperatorHandle &op) {
   return *slot;
 }
 
-void describe_inputs(std::ostream &text, const FlatCall &call) {
+std::string describe_inputs(const FlatCall &call) {
+  std::ostringstream text;
   for (int i = 0; i < call.core.tensor_count; ++i) {
     const tt_tensor &tensor = call.core.tensors[i];
     text << (i > 0 ? ", " : "") << tt_dtype_text(tensor.dtype) << " "
          << c10::IntArrayRef(tensor.sizes, static_cast<size_t>(tensor.rank));
   }
-}
-
-// Raises or warns, as torch.tpu.fallback says.
-void announce(Unlowered &op, const FlatCall &call) {
-  tt_count_fallback(op.name.c_str());
-  const tt_fallback policy = tt_get_fallback();
-  if (policy == TT_FALLBACK_ALLOW || (policy == TT_FALLBACK_WARN && op.warned)) return;
-  std::ostringstream inputs;
-  describe_inputs(inputs, call);
-  TORCH_CHECK_NOT_IMPLEMENTED(policy != TT_FALLBACK_ERROR, op.name, " is not lowered for TPU (inputs: ", inputs.str(),
-                              "). torch.tpu.fallback = 'warn' or 'allow' lets it run on the CPU.");
-  op.warned = true;
-  TORCH_WARN(
-      op.name, " is not lowered for TPU; it runs on the CPU (inputs: ", inputs.str(),
-      "). This copies its tensors to the host and back each time. torch.tpu.fallback = 'error' turns this into an "
-      "error, 'allow' silences it.");
+  return text.str();
 }
 
 // CPU kernels take CPU generators: one whose seed follows from the TPU generator's state stands in.
@@ -99,12 +85,26 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     return finish(entry.overload, results, *stack);
   TORCH_CHECK_NOT_IMPLEMENTED(!tt_record_active(), entry.name,
                               " is not lowered for TPU and cannot be part of a program");
-  announce(entry, call);
+  announce_fallback(op, describe_inputs(call));
   run_on_cpu(op, entry.overload, call.core.device_index, *stack);
   entry.try_decomposition = false; // the call was sound, so the decomposition (if any) is of no use here
 }
 
 } // namespace
+
+void announce_fallback(const c10::OperatorHandle &op, const std::string &inputs) {
+  Unlowered &entry = unlowered(op);
+  tt_count_fallback(entry.name.c_str());
+  const tt_fallback policy = tt_get_fallback();
+  if (policy == TT_FALLBACK_ALLOW || (policy == TT_FALLBACK_WARN && entry.warned)) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(policy != TT_FALLBACK_ERROR, entry.name, " is not lowered for TPU (inputs: ", inputs,
+                              "). torch.tpu.fallback = 'warn' or 'allow' lets it run on the CPU.");
+  entry.warned = true;
+  TORCH_WARN(
+      entry.name, " is not lowered for TPU; it runs on the CPU (inputs: ", inputs,
+      "). This copies its tensors to the host and back each time. torch.tpu.fallback = 'error' turns this into an "
+      "error, 'allow' silences it.");
+}
 
 void register_fallback() {
   auto &library = *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);

@@ -30,6 +30,7 @@ void register_all() {
   register_counted();
   register_kernels();
   register_fallback();
+  register_sparse();
   register_autocast();
   register_attention();
 }

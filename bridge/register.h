@@ -12,6 +12,7 @@ void register_basics();
 void register_counted();
 void register_kernels();
 void register_fallback();
+void register_sparse();
 void register_autocast();
 void register_attention();
 

@@ -20,6 +20,9 @@ bool has_decomposition(const std::string &name);
 bool record_decomposition(const c10::OperatorHandle &op, const Overload &overload, const FlatCall &call,
                           const torch::jit::Stack &stack);
 
+// An op is about to run on the CPU: counts it, and raises or warns as torch.tpu.fallback says. `inputs` lists its tensors.
+void announce_fallback(const c10::OperatorHandle &op, const std::string &inputs);
+
 // All overloads of aten with how they run: "lowered", "composite", "decomposed", "CPU" or "none".
 std::vector<std::pair<std::string, std::string>> supported_ops();
 

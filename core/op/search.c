@@ -218,3 +218,39 @@ void tt_lower_isin(tt_lowering *l) {
   if (tt_bool(l, 3)) found = tt_hlo_not(l->b, found);
   tt_set_result(l, 0, tt_hlo_reshape(l->b, found, elements->rank, elements->dims));
 }
+
+// --- indices of sparse layouts ---------------------------------------------------------------------------------------
+
+static tt_dtype sparse_index_dtype(tt_lowering *l, int arg) { return tt_bool(l, arg) ? TT_S32 : TT_S64; }
+
+// _convert_indices_from_coo_to_csr(self, size, out_int32): how many of the sorted row numbers are below 0, 1, ... size.
+void tt_lower_coo_to_csr(tt_lowering *l) {
+  tt_builder *b = l->b;
+  tt_value *rows = tt_operand(l, 0);
+  int64_t count = tt_int(l, 1) + 1;
+  if (tt_failed(l)) return;
+  tt_value *ends =
+      search_rows(b, flatten(b, rows), tt_hlo_iota(b, rows->dtype, 1, &count, 0), 1, tt_value_count(rows), false);
+  tt_set_result(l, 0, tt_hlo_convert(b, ends, sparse_index_dtype(l, 2)));
+}
+
+// _convert_indices_from_csr_to_coo(crow [..., rows + 1], col [..., nnz], out_int32, transpose): the numbers of batches, then of
+// rows and columns (swapped with `transpose`), one vector each.
+void tt_lower_csr_to_coo(tt_lowering *l) {
+  tt_builder *b = l->b;
+  tt_value *ends = tt_operand(l, 0), *columns = tt_operand(l, 1);
+  tt_dtype dtype = sparse_index_dtype(l, 2);
+  if (tt_failed(l)) return;
+  int rank = columns->rank;
+  int64_t rows = ends->dims[rank - 1] - 1, total = tt_value_count(columns);
+  int64_t batches = tt_value_count(ends) / (rows + 1);
+  tt_value *vectors[TT_AXES_MAX + 1];
+  for (int i = 0; i + 1 < rank; ++i) vectors[i] = flatten(b, tt_hlo_iota(b, dtype, rank, columns->dims, i));
+  tt_value *entry = flatten(b, tt_hlo_iota(b, ends->dtype, rank, columns->dims, rank - 1));
+  ends = flatten(b, tt_hlo_slice_dim(b, ends, rank - 1, 1, rows + 1, 1));
+  bool transpose = tt_bool(l, 3);
+  vectors[rank - 1 + transpose] = tt_hlo_convert(b, search_rows(b, ends, entry, batches, rows, true), dtype);
+  vectors[rank - transpose] = tt_hlo_convert(b, flatten(b, columns), dtype);
+  for (int i = 0; i <= rank; ++i) vectors[i] = tt_hlo_reshape(b, vectors[i], 2, (int64_t[]){1, total});
+  tt_set_result(l, 0, tt_hlo_concatenate(b, rank + 1, vectors, 0));
+}
