@@ -531,12 +531,29 @@ static void read_fractional(tt_lowering *l, const tt_tensor *x, int first, tt_po
   memcpy(p->kernel, kernel, (size_t)count * sizeof *kernel);
 }
 
+// The samples of x's planes: [n, c, spatial]. More are allowed than there are.
+static tt_value *take_samples(tt_lowering *l, const tt_tensor *x, const tt_pool *p) {
+  tt_value *samples = tt_operand_as(l, 3, tt_compute_dtype(x->dtype));
+  int64_t n = p->lead > 1 ? x->sizes[0] : 1, c = x->sizes[p->lead - 1];
+  if (samples->rank != 3 && !tt_failed(l))
+    tt_fail(l, TT_INVALID_ARGUMENT, "Expect _random_samples to have 3 dimensions");
+  if (tt_failed(l)) return samples;
+  if (samples->dims[0] < n)
+    tt_fail(l, TT_INVALID_ARGUMENT, "Expect _random_samples.size(0) no less then input batch size.");
+  else if (samples->dims[1] != c)
+    tt_fail(l, TT_INVALID_ARGUMENT, "Expect _random_samples.size(1) equals to input channel size.");
+  else if (samples->dims[2] != p->spatial)
+    tt_fail(l, TT_INVALID_ARGUMENT, "Expect _random_samples.size(2) equals to %d; got %lld.", p->spatial,
+            (long long)samples->dims[2]);
+  return tt_failed(l) ? samples : tt_hlo_slice_dim(l->b, samples, 0, 0, n, 1);
+}
+
 // (self, kernel_size, output_size, random_samples)
 void tt_lower_fractional_max_pool(tt_lowering *l) {
   tt_pool p;
   const tt_tensor *t = tt_tensor_arg(l, 0);
   read_fractional(l, t, 1, &p);
-  tt_value *x = tt_operand(l, 0), *samples = tt_operand_as(l, 3, tt_compute_dtype(t->dtype));
+  tt_value *x = tt_operand(l, 0), *samples = take_samples(l, t, &p);
   if (tt_value_count(x) == 0 || tt_pool_product(p.spatial, p.out) == 0 || tt_failed(l)) {
     set_empty(l, x, &p);
     return;
