@@ -3,6 +3,7 @@
 #   make setup   the shared first half: .venv with torch, the CPU plugin and this package, built from here
 #   make demo    setup, then examples/digits.py            (DEMO_ARGS="--epochs 2" ...)
 #   make test    setup, then the C tests and pytest        (PYTEST_ARGS="tests/ops -k add" ...)
+#   make test-all  the same with all of torch's operator database, in all layouts and dtypes (an hour)
 #   make lint    clang-format, clang-tidy, ruff, mypy and the include order
 #   make asan    the C tests under AddressSanitizer and UBSan;  make tsan: under ThreadSanitizer
 #
@@ -20,7 +21,7 @@ SOURCES := $(wildcard core/*/*.[ch] core/op/*.def core/Makefile bridge/* torch_t
   _torch_tpu_autoload.py pyproject.toml setup.py build_tools/backend.py README.md
 INSTALLED := $(VENV)/torch_tpu.installed
 
-.PHONY: setup demo test test-c lint asan tsan clean
+.PHONY: setup demo test test-all test-c lint asan tsan clean
 setup: $(INSTALLED)
 
 $(PY):
@@ -47,6 +48,9 @@ PJRT_INC = $(shell realpath $(VENV)/lib/python3*/site-packages/xla_plugins/xla_c
 
 test: test-c
 	@$(PY) -m pytest $(PYTEST_ARGS)
+
+test-all: export TORCH_TPU_TEST_ALL = 1
+test-all: test
 
 test-c: setup
 	@$(MAKE) --no-print-directory -C core test PJRT_INC=$(PJRT_INC) TT_TEST_PLUGINS=$(PLUGIN_PATHS)
