@@ -57,10 +57,10 @@ static void check_expands(tt_lowering *l, const tt_tensor *t, int rank, const in
 // `product` has the dtype to compute in. beta 0 drops self, NaN and all, as BLAS does.
 static tt_value *scale_and_add(tt_lowering *l, int self, int beta, int alpha, tt_value *product) {
   tt_builder *b = l->b;
-  if (!tt_number_is_one(l, alpha)) product = tt_mul(l, product, tt_number(l, alpha, product->dtype));
+  if (!tt_number_is_one(l, alpha)) product = tt_mul(l, product, tt_fitting_operand_as(l, alpha, product->dtype));
   tt_value *added = tt_operand_as(l, self, product->dtype);
   if (!tt_number_is_one(l, beta)) {
-    tt_value *factor = tt_number(l, beta, product->dtype);
+    tt_value *factor = tt_fitting_operand_as(l, beta, product->dtype);
     tt_value *dropped = tt_hlo_compare(b, TT_EQ, factor, tt_hlo_constant(b, product->dtype, 0));
     added = tt_hlo_select(b, tt_hlo_broadcast_like(b, dropped, added), tt_hlo_constant_like(b, added, 0),
                           tt_mul(l, added, factor));

@@ -253,7 +253,8 @@ static void end_scatter(tt_lowering *l, const element_scatter *s, tt_value *corn
 
 // The part of argument 3 that the index spans; a number for every index.
 static tt_value *scatter_source(tt_lowering *l, const element_scatter *s) {
-  if (!tt_tensor_arg(l, 3)) return tt_hlo_broadcast_to(l->b, tt_number(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
+  if (!tt_tensor_arg(l, 3))
+    return tt_hlo_broadcast_to(l->b, tt_fitting_operand_as(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
   return tt_corner(l->b, tt_at_least_1d(l->b, tt_operand_as(l, 3, s->x->dtype)), s->map.sizes, -1);
 }
 
@@ -296,7 +297,7 @@ static void end_rows(tt_lowering *l, const row_scatter *s, tt_value *x) {
 
 // Argument 3 in the map's shape: a 0-d source is one row of one element, a number or 0-d value fills every row.
 static tt_value *row_source(tt_lowering *l, const row_scatter *s) {
-  tt_value *source = tt_operand_as(l, 3, s->x->dtype);
+  tt_value *source = tt_fitting_operand_as(l, 3, s->x->dtype);
   return tt_hlo_broadcast_to(l->b, source, s->map.rank, s->map.sizes);
 }
 
@@ -310,7 +311,7 @@ void tt_lower_index_add(tt_lowering *l) {
     source = tt_hlo_convert(b, source, TT_F32);
   }
   if (!tt_number_is_one(l, 4)) {
-    tt_value *alpha = tt_hlo_broadcast_like(b, tt_number(l, 4, x->dtype), source);
+    tt_value *alpha = tt_hlo_broadcast_like(b, tt_fitting_operand_as(l, 4, x->dtype), source);
     source = x->dtype == TT_BOOL ? tt_hlo_and(b, source, alpha) : tt_hlo_multiply(b, source, alpha);
   }
   x = tt_index_write(b, x, &s.map, source, TT_COMBINE_ADD);
