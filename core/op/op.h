@@ -49,6 +49,9 @@ enum {
   TT_OP_NO_INT = 1 << 9,
   TT_OP_NO_FLOAT = 1 << 10,
   TT_OP_NO_COMPLEX = 1 << 11,
+  // A user's out= must have the result's dtype. So it is for torch's structured kernels that no TensorIterator drives; those
+  // of the others may have any dtype that the result can be cast to.
+  TT_OP_EXACT_OUT = 1 << 12,
 };
 
 struct tt_op {
