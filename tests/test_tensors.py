@@ -427,6 +427,43 @@ def test_storage():
     assert "device=tpu:0" in repr(storage)
 
 
+def test_storage_byteswap():
+    for dtype in (torch.float32, torch.int16, torch.complex64, torch.uint8):
+        host = torch.arange(6).to(dtype)
+        x = host.to("tpu")
+        x.untyped_storage().byteswap(dtype)
+        host.untyped_storage().byteswap(dtype)
+        assert same_bits(x, host)
+    torch.UntypedStorage(0, device="tpu").byteswap(torch.float32)
+
+
+def test_storage_files(tmp_path):
+    x = torch.arange(4.0, device="tpu")
+    with open(tmp_path / "storage", "wb") as file:
+        x.untyped_storage()._write_file(file, True, True, 1)
+    y = torch.zeros(4, device="tpu")
+    with open(tmp_path / "storage", "rb") as file:
+        y.untyped_storage()._set_from_file(file, 0, True, 1)
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "use, text",
+    [
+        (lambda s: s._share_fd_cpu_(), "only available on CPU"),
+        (lambda s: s._share_filename_cpu_(), "only available on CPU"),
+        (lambda s: s[100], "out of range"),
+        (lambda s: s.resize_(-1), "negative"),
+        (lambda s: s.pin_memory(), "only CPU memory can be pinned"),
+        (lambda s: torch.tensor([]).set_(s), "on different device"),
+        (lambda s: s.copy_(torch.UntypedStorage(8)), "size does not match"),
+    ],
+)
+def test_what_a_storage_cannot_do(use, text):
+    with pytest.raises((RuntimeError, IndexError, TypeError), match=text):
+        use(torch.ones(4, device="tpu").untyped_storage())
+
+
 def test_storage_resize():
     x = torch.arange(8.0, device="tpu")
     storage = x.untyped_storage()
