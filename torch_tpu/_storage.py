@@ -1,8 +1,8 @@
 """Byte swapping of storages on the TPU.
 
-``UntypedStorage.byteswap`` goes to C++ code of torch that swaps at the storage's address without asking for its device. There is
-nothing to touch at a TPU storage's address: the process would die. The bytes are swapped on the host instead. No registration
-can lead there, so the package replaces torch's method, which asks the device first.
+``UntypedStorage.byteswap`` goes to C++ code of torch that swaps at the storage's address, whatever its device. There is nothing
+to touch at a TPU storage's address: the process would die. The bytes are swapped on the host instead. No registration can lead
+there, so the package replaces torch's method.
 """
 
 import torch
