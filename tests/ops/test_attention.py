@@ -5,16 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights_like
 
 aten = torch.ops.aten
 sdpa = F.scaled_dot_product_attention
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-12}
 
 
-@pytest.fixture(autouse=True)
-def _full_float32():
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 def check(q, k, v, mask=None, **kwargs):
@@ -25,7 +23,7 @@ def check(q, k, v, mask=None, **kwargs):
         leaves = [x.detach().to(device).requires_grad_() for x in ((q, k, v, mask) if learned else (q, k, v))]
         bias = leaves[3] if learned else None if mask is None else mask.to(device)
         y = sdpa(*leaves[:3], attn_mask=bias, **kwargs)
-        grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        grads = torch.autograd.grad(y, leaves, weights_like(y))
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
     t = TOLERANCE[q.dtype]
     for actual, expected in zip(*outcomes, strict=True):

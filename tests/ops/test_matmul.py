@@ -5,16 +5,14 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights_like
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 OTHERS = [torch.int64, torch.int32, torch.uint8, torch.complex64, torch.complex128]
 aten = torch.ops.aten
 
 
-@pytest.fixture(autouse=True)
-def _full_float32():
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 def tolerance(dtype):
@@ -28,7 +26,7 @@ def check(function, *args):
         leaves = [x.detach().to(device).requires_grad_(x.is_floating_point()) for x in args]
         y = function(*leaves)
         wanted = [x for x in leaves if x.requires_grad]
-        grads = torch.autograd.grad(y, wanted, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)) if wanted else ()
+        grads = torch.autograd.grad(y, wanted, weights_like(y)) if wanted else ()
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
     for actual, expected in zip(*outcomes, strict=True):
         t = tolerance(expected.dtype)
