@@ -67,10 +67,6 @@ static tt_value *spread_values(tt_lowering *l, const tt_value *x, int before, tt
   return tt_hlo_broadcast_to(b, values, x->rank, x->dims);
 }
 
-static tt_value *sum(tt_builder *b, tt_value *x, tt_value *y) {
-  return x->dtype == TT_BOOL ? tt_hlo_or(b, x, y) : tt_hlo_add(b, x, y);
-}
-
 static tt_value *put_by_mask(tt_lowering *l, tt_value *x, int item, tt_value *values, bool accumulate) {
   tt_builder *b = l->b;
   tt_value *mask = tt_hlo_convert(b, tt_list_operand(l, 1, item), TT_BOOL);
@@ -87,7 +83,7 @@ static tt_value *put_by_mask(tt_lowering *l, tt_value *x, int item, tt_value *va
   values = spread_values(l, x, item, mask, values);
   if (tt_failed(l)) return x;
   mask = tt_hlo_broadcast_in_dim(b, mask, x->rank, x->dims, map);
-  return tt_hlo_select(b, mask, accumulate ? sum(b, x, values) : values, x);
+  return tt_hlo_select(b, mask, accumulate ? tt_accumulate(b, x, values) : values, x);
 }
 
 // The number of elements that the masks must have true, as the values tell it: -1 when they do not.

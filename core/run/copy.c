@@ -63,15 +63,6 @@ static int64_t element_count(const tt_tensor *t) {
   return count;
 }
 
-// Row-major strides for a tensor's sizes.
-static void dense_strides(const tt_tensor *t, int64_t strides[TT_MAX_RANK]) {
-  int64_t stride = 1;
-  for (int i = t->rank - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= t->sizes[i];
-  }
-}
-
 // Row-major without gaps, at any offset.
 static bool is_dense(const tt_tensor *t) {
   int64_t stride = 1;
@@ -204,7 +195,7 @@ tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype 
   tt_storage *temporary;
   TT_TRY(upload_temporary(tensor, data, host_dtype, host_done, user, &temporary));
   int64_t strides[TT_MAX_RANK];
-  dense_strides(tensor, strides);
+  tt_row_major_strides(tensor->rank, tensor->sizes, strides);
   tt_tensor source = {.storage = temporary,
                       .dtype = host_dtype,
                       .rank = tensor->rank,
@@ -355,7 +346,7 @@ static tt_status copy_across(const tt_tensor *dst, const tt_tensor *src) {
   if (!status) status = tt_storage_create_with(copy, layout, &moved);
   if (!status) {
     int64_t strides[TT_MAX_RANK];
-    dense_strides(src, strides);
+    tt_row_major_strides(src->rank, src->sizes, strides);
     tt_tensor source = *src;
     source.storage = moved;
     source.strides = strides;

@@ -54,7 +54,7 @@ typedef struct tt_plan {
   tt_plan_result *results;
   tt_plan_check *checks;
   tt_requirement *requirements; // of the call's arguments
-  tt_arena arena; // owns the arrays
+  tt_arena arena;               // owns the arrays
 } tt_plan;
 
 // What the recorder's program gives out, in this order.
