@@ -1,4 +1,6 @@
 // attention.cpp - which form scaled_dot_product_attention takes: the fused row of the core, or torch's plain formula.
+#include <algorithm>
+
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/native/DispatchStub.h>
@@ -21,10 +23,26 @@ bool fits(const at::Tensor &tensor) {
   return tensor.dim() == 4 && tensor.is_floating_point() && tensor.itemsize() >= 2;
 }
 
+bool broadcasts(int64_t size, int64_t to) { return size == to || size == 1; }
+
+// Sizes that the fused row takes. All others are left to torch's formula, which says what is wrong with them: it repeats the
+// heads of key and value for enable_gqa, and broadcasts otherwise.
+bool sizes_fit(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, bool grouped) {
+  const int64_t batch = std::max({query.size(0), key.size(0), value.size(0)});
+  const int64_t heads = grouped ? query.size(1) : std::max({query.size(1), key.size(1), value.size(1)});
+  for (const auto *tensor : {&query, &key, &value}) {
+    const int64_t own = tensor->size(1);
+    if (!broadcasts(tensor->size(0), batch)) return false;
+    if (grouped ? own == 0 || heads % own != 0 : !broadcasts(own, heads)) return false;
+  }
+  return query.size(3) == key.size(3) && key.size(2) == value.size(2);
+}
+
 int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,
-               const std::optional<at::Tensor> &, double, bool, std::optional<double>, bool) {
+               const std::optional<at::Tensor> &, double dropout, bool, std::optional<double>, bool grouped) {
   const bool allowed = at::globalContext().userEnabledOverrideableSDP() && has_fused_rows();
-  const bool fused = allowed && fits(query) && fits(key) && fits(value);
+  const bool fused = allowed && fits(query) && fits(key) && fits(value) && sizes_fit(query, key, value, grouped) &&
+                     dropout >= 0 && dropout <= 1;
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 

@@ -1,7 +1,7 @@
 // copy.cpp - Tensor.copy_ and what is built on it.
 //
 // The host's side of a transfer is dense and row-major: a CPU tensor of another form goes through a temporary. Memory of the
-// user's is never read after the call returns, unless it is pinned and the copy is non_blocking; then a reference to its
+// user's is never used after the call returns, unless it is pinned and the copy is non_blocking; then a reference to its
 // storage is held until the transfer is done.
 #include "copy.h"
 
@@ -44,12 +44,24 @@ void copy_from_host(const at::Tensor &target, const at::Tensor &source, bool non
   copy_on_device(target, staged);
 }
 
-void copy_to_host(at::Tensor &target, const at::Tensor &source) {
-  const tt_tensor from = describe(source);
+// Into pinned memory, if that takes no more than a change of form that the device can do: then nothing waits.
+bool start_copy_to_host(at::Tensor &target, const at::Tensor &source) {
+  if (!target.is_contiguous() || target.is_conj() || target.is_neg() || !is_pinned(target.const_data_ptr()))
+    return false;
+  const at::Tensor given = source.expand(target.sizes()).to(target.scalar_type());
+  const tt_tensor from = describe(given);
+  TT_CHECK(
+      tt_copy_to_host(&from, target.mutable_data_ptr(), &release_host_storage, new c10::Storage(target.storage())));
+  return true;
+}
+
+void copy_to_host(at::Tensor &target, const at::Tensor &source, bool non_blocking) {
+  if (non_blocking && start_copy_to_host(target, source)) return;
   const bool direct = target.sizes() == source.sizes() && target.scalar_type() == source.scalar_type() &&
                       target.is_contiguous() && !target.is_conj() && !target.is_neg();
   at::Tensor host = direct ? target : at::empty(source.sizes(), source.options().device(c10::kCPU));
-  TT_CHECK(tt_copy_to_host(&from, host.mutable_data_ptr(), /*blocking=*/true));
+  const tt_tensor from = describe(source);
+  TT_CHECK(tt_copy_to_host(&from, host.mutable_data_ptr(), nullptr, nullptr));
   if (!direct) target.copy_(host);
 }
 
@@ -74,7 +86,7 @@ at::Tensor &copy_(at::Tensor &self, const at::Tensor &source, bool non_blocking)
   at::assert_no_internal_overlap(self);
 
   if (!is_tpu(self)) {
-    copy_to_host(self, source);
+    copy_to_host(self, source, non_blocking);
   } else if (is_tpu(source)) {
     at::assert_no_partial_overlap(self, source);
     copy_on_device(self, source);

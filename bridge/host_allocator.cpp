@@ -90,7 +90,7 @@ public:
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
   void copy_data(void *to, const void *from, size_t count) const override { default_copy_data(to, from, count); }
 
-  // A transfer keeps the tensor that it reads alive by itself.
+  // A transfer keeps the memory that it reads or writes alive by itself.
   bool record_event(void *, void *, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override { return blocks().stats(); }

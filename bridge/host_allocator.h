@@ -1,4 +1,4 @@
-// host_allocator.h - pinned memory: pages of the host from which a transfer may read while the program goes on.
+// host_allocator.h - pinned memory: pages of the host that a transfer may read or write while the program goes on.
 #pragma once
 
 namespace torch_tpu {

@@ -15,3 +15,10 @@ def _seed():
     torch.manual_seed(0)
     yield
     torch.tpu.synchronize()  # a failure that nobody waited for belongs to the test that caused it
+
+
+@pytest.fixture
+def full_float32():
+    """Products of float32 in full, as the CPU multiplies."""
+    with torch.tpu.precision("highest"):
+        yield

@@ -470,12 +470,19 @@ def test_plugin_from_the_environment():
 def test_info():
     result = run_python("", args=("-m", "torch_tpu", "info"))
     assert result.returncode == 0, result.stderr
-    for text in ("torch_tpu ", "plugin: ", "PJRT C API", "tpu:0", "looked for a plugin in:", "environment:"):
+    name = torch.tpu.get_device_name()
+    assert name != "cpu"
+    for text in ("torch_tpu ", "plugin: ", "PJRT C API", f"tpu:0  {name}, plugin ", "looked for a plugin in:", "environment:"):
         assert text in result.stdout
     info = json.loads(run_python("", args=("-m", "torch_tpu", "info", "--json")).stdout)
     assert info["error"] in (None, "") and os.path.exists(info["plugin"]) and len(info["devices"]) >= 1 and info["probes"]
     broken = run_python("", args=("-m", "torch_tpu", "info"), TORCH_TPU_PJRT_PLUGIN="/nowhere/plugin.so")
     assert broken.returncode == 1 and "/nowhere/plugin.so" in broken.stdout
+
+
+def test_the_table_names_only_ops_that_torch_has():
+    result = run_python("import torch_tpu", TORCH_CPP_LOG_LEVEL="WARNING")
+    assert result.returncode == 0 and "the table of ops names" not in result.stderr, result.stderr
 
 
 def test_ops_list():

@@ -87,6 +87,67 @@ def test_class_and_text_are_those_of_the_cpu(case):
     assert str(got).replace("tpu:0", "cpu") == str(expected)
 
 
+U8 = torch.uint8
+MASK = [True, False, True]
+# Numbers that do not fit the tensor's dtype: a call that converts them, of a device, a dtype and a number.
+CONVERTING = {
+    "fill": lambda d, t, n: torch.zeros(3, device=d, dtype=t).fill_(n),
+    "full": lambda d, t, n: torch.full((3,), n, device=d, dtype=t),
+    "setitem": lambda d, t, n: torch.zeros(3, device=d, dtype=t).__setitem__(1, n),
+    "masked_fill": lambda d, t, n: torch.zeros(3, device=d, dtype=t).masked_fill_(torch.tensor(MASK, device=d), n),
+    "index_fill": lambda d, t, n: torch.zeros(3, device=d, dtype=t).index_fill(0, torch.tensor([1], device=d), n),
+    "scatter": lambda d, t, n: torch.zeros(3, device=d, dtype=t).scatter(0, torch.tensor([1], device=d), n),
+    "pad": lambda d, t, n: F.pad(torch.zeros(3, device=d, dtype=t), (1, 1), value=n),
+    "threshold": lambda d, t, n: F.threshold(torch.zeros(3, device=d, dtype=t), 1, n),
+}
+# Where the number only takes part in the arithmetic.
+COMPUTING = {
+    "add alpha": lambda d, t, n: torch.zeros(3, device=d, dtype=t).add(torch.ones(3, device=d, dtype=t), alpha=n),
+    "clamp": lambda d, t, n: torch.zeros(3, device=d, dtype=t).clamp(0, n),
+    "clamp_max": lambda d, t, n: torch.zeros(3, device=d, dtype=t).clamp_max(n),
+    "pow": lambda d, t, n: torch.zeros(3, device=d, dtype=t) ** n,
+    "addcmul": lambda d, t, n: torch.addcmul(*[torch.zeros(3, device=d, dtype=t)] * 3, value=n),
+    "index_add": lambda d, t, n: torch.zeros(3, device=d, dtype=t).index_add(
+        0, torch.tensor([1], device=d), torch.ones(1, device=d, dtype=t), alpha=n
+    ),
+    "linspace": lambda d, t, n: torch.linspace(0, n, 3, device=d, dtype=t),
+}
+
+
+def outcome(run, device, dtype, number):
+    try:
+        result = run(device, dtype, number)
+        return result if result is None else result.tolist()
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("case", CONVERTING)
+@pytest.mark.parametrize("dtype", [U8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32])
+def test_numbers_that_do_not_fit(case, dtype):
+    for number in (1, 300, -1, -300, 1e10, -1e40, 2.5, float("inf"), float("nan"), 2**40):
+        if case == "setitem" and dtype.is_floating_point:  # goes through a CPU tensor there, which does not check
+            continue
+        expected, got = (outcome(CONVERTING[case], d, dtype, number) for d in ("cpu", "tpu"))
+        assert repr(got) == repr(expected), number
+
+
+@pytest.mark.parametrize("case", COMPUTING)
+@pytest.mark.parametrize("dtype", [U8, torch.int8, torch.int32])
+def test_numbers_that_do_not_fit_the_arithmetic(case, dtype):
+    for number in (1, 300, 2**40):
+        expected, got = (outcome(COMPUTING[case], d, dtype, number) for d in ("cpu", "tpu"))
+        assert repr(got) == repr(expected), number
+
+
+def test_a_number_that_does_not_fit_leaves_the_tensor_alone():
+    x = torch.ones(3, device="tpu", dtype=U8)
+    with pytest.raises(RuntimeError, match="value cannot be converted to type uint8_t without overflow"):
+        x.fill_(300)
+    assert x.tolist() == [1, 1, 1]
+    assert (x + 300).tolist() == (torch.ones(3, dtype=U8) + 300).tolist()  # operands of binary ops wrap
+
+
 # torch names its kernels in these; the rest of the text is the same.
 @pytest.mark.parametrize("run", [lambda d: ones(d) & ones(d), lambda d: ones(d, dtype=torch.int32).softmax(0)])
 def test_not_implemented_for_a_dtype(run):

@@ -378,12 +378,6 @@ def test_dirichlet():
 # --- errors -------------------------------------------------------------------------------------------------------------------
 
 ERRORS = {
-    "normal expects std >= 0.0, but found std": lambda d: torch.empty(3, device=d).normal_(0, -1),
-    r"uniform_ expects to return a \[from, to\) range, but found from": lambda d: torch.empty(3, device=d).uniform_(1, 0),
-    "uniform_ expects to-from <= std::numeric_limits": lambda d: torch.empty(3, device=d).uniform_(-3e38, 3e38),
-    "exponential_ expects lambda > 0.0, but found lambda": lambda d: torch.empty(3, device=d).exponential_(-1),
-    "cauchy_ expects sigma > 0.0, but found sigma": lambda d: torch.empty(3, device=d).cauchy_(0, 0),
-    "log_normal_ expects std > 0.0, but found std": lambda d: torch.empty(3, device=d).log_normal_(0, 0),
     r"geometric_ expects p to be in \(0, 1\), but got p=1": lambda d: torch.empty(3, device=d).geometric_(1),
     r"bernoulli_ expects p to be in \[0, 1\], but got p=2": lambda d: torch.empty(3, device=d).bernoulli_(2),
     "Expected p_in >= 0 && p_in <= 1 to be true": lambda d: torch.bernoulli(torch.tensor([2.0], device=d)),
@@ -409,6 +403,63 @@ ERRORS = {
 @pytest.mark.parametrize("match", ERRORS)
 def test_errors(match):
     check_error(ERRORS[match], match)
+
+
+# A fill, and numbers that it takes and refuses.
+NUMBERS = {
+    "normal_": [(0, 1), (0, -1), (0, -0.5), (0, math.nan)],
+    "uniform_": [(0, 1), (1, 0), (0.1, 0.05), (-3e38, 3e38), (0, 1e40), (-1e40, 0), (math.nan, 1), (0, math.inf)],
+    "exponential_": [(1,), (0,), (-1.5,), (math.nan,)],
+    "cauchy_": [(0, 1), (0, 0), (0, -1.5)],
+    "log_normal_": [(0, 1), (0, 0), (0, -1.25)],
+    "geometric_": [(0.5,), (0,), (1.5,), (math.nan,)],
+    "bernoulli_": [(0.5,), (2,), (-1.5,)],
+    "random_": [(0, 5), (5, 3), (3, 3)],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_checked_before_anything_runs(name):
+    good, *refused = NUMBERS[name]
+    for bad in refused:
+        x = torch.full((3,), 7.0, device="tpu")
+        getattr(x.clone(), name)(*good)  # so that the plan is there
+        with pytest.raises(RuntimeError) as expected:
+            getattr(torch.zeros(3), name)(*bad)
+        with pytest.raises(RuntimeError) as caught:
+            getattr(x, name)(*bad)
+        assert str(caught.value) == str(expected.value)
+        assert x.tolist() == [7, 7, 7]
+
+
+def test_a_number_for_std_is_checked_at_once():
+    x = torch.zeros(3, device="tpu")
+    torch.normal(x, 1.0)
+    for bad in (lambda: torch.normal(x, -1.0), lambda: torch.normal(0.0, -1.0, (3,), device="tpu")):
+        with pytest.raises(RuntimeError, match=r"^normal expects std >= 0.0, but found std -1$"):
+            bad()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda d: torch.empty(3, device=d, dtype=torch.complex64).random_(),
+        lambda d: torch.randperm(2, device=d, dtype=torch.complex64),
+        lambda d: torch.randperm(300, device=d, dtype=torch.uint8),
+        lambda d: torch.empty(3, device=d, dtype=torch.long).cauchy_(),
+        lambda d: torch.empty(3, device=d).bernoulli_(torch.zeros(3, device=d, dtype=torch.long)),
+        lambda d: torch.empty(3, device=d, dtype=torch.float16).uniform_(0, 1e5),
+        lambda d: torch.empty(3, device=d, dtype=torch.float64).uniform_(-1.7e308, 1.7e308),
+        lambda d: torch.binomial(torch.ones(2, device=d).int(), torch.ones(2, device=d)),
+        lambda d: torch.binomial(torch.ones(2, device=d), torch.ones(2, device=d).int()),
+    ],
+)
+def test_dtypes_and_ranges(run):
+    with pytest.raises(Exception) as expected:
+        run("cpu")
+    with pytest.raises(type(expected.value)) as caught:
+        run("tpu")
+    assert str(caught.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("name", ["uniform_", "normal_", "log_normal_"])

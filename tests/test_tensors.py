@@ -184,6 +184,78 @@ def test_pinned_memory_lives_until_the_transfer_is_done():
     assert [x.mean().item() for x in copies] == list(range(8))
 
 
+def slow_ones(size: int) -> torch.Tensor:
+    """Ones at the end of tens of milliseconds of work."""
+    x = torch.ones(1024, 1024, device="tpu")
+    for _ in range(4):
+        x = x @ x
+        x = x / x.amax()
+    return x[:1, :1].expand(size, 1).contiguous().flatten()
+
+
+def host_waits() -> int:
+    return torch.tpu.counters()["host_waits"]
+
+
+@pytest.mark.parametrize("wait", [torch.tpu.synchronize, lambda: torch.tpu.current_stream().synchronize()])
+def test_a_copy_into_pinned_memory_need_not_wait(wait):
+    target = torch.zeros(1 << 16, pin_memory=True)
+    x = slow_ones(1 << 16)
+    before = host_waits()
+    returned = target.copy_(x, non_blocking=True)
+    back = x.to("cpu", non_blocking=True)
+    x.add_(1)  # the copies have the value of their time
+    done = torch.tpu.Event()
+    done.record()
+    assert host_waits() == before and returned is target
+    assert back.is_pinned()  # as torch does for a device with pinned memory
+    done.synchronize()
+    assert torch.equal(target, torch.ones(1 << 16)) and torch.equal(back, target)
+    target.copy_(x, non_blocking=True)
+    wait()
+    assert torch.equal(target, torch.full((1 << 16,), 2.0))
+
+
+def test_a_copy_into_pinned_memory_converts_on_the_device():
+    x = slow_ones(24).view(2, 3, 4)
+    sources = [x.bfloat16(), x.transpose(0, 2).contiguous().transpose(0, 2), x[:, :1], x.mul(2).long(), x[1:, :, ::2].mT]
+    targets = [torch.zeros(2, 3, 4, dtype=torch.float64, pin_memory=True) for _ in range(4)]
+    targets.append(torch.zeros(1, 2, 3, pin_memory=True))
+    before = host_waits()
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=True)
+    assert host_waits() == before
+    torch.tpu.synchronize()
+    assert [t.unique().tolist() for t in targets] == [[1], [1], [1], [2], [1]]
+    part = torch.zeros(2, 3, pin_memory=True).t()[:2]  # not contiguous: waits
+    part.copy_(x[0, :2, :2], non_blocking=True)
+    torch.tpu.synchronize()
+    assert part.tolist() == [[1, 1], [1, 1]]
+
+
+def test_pinned_memory_is_not_given_away_while_a_copy_writes_it():
+    for _ in range(4):
+        torch.empty(1 << 16, pin_memory=True).copy_(slow_ones(1 << 16), non_blocking=True)  # and let go at once
+    others = [torch.full((1 << 16,), float(i)).pin_memory() for i in range(8)]
+    torch.tpu.synchronize()
+    assert [x.unique().tolist() for x in others] == [[i] for i in range(8)]
+
+
+def test_a_copy_into_pageable_memory_is_done_when_the_call_returns():
+    target = torch.zeros(1 << 16)
+    target.copy_(slow_ones(1 << 16), non_blocking=True)
+    assert torch.equal(target, torch.ones(1 << 16))
+
+
+def test_a_failure_before_a_copy_into_pinned_memory_is_reported_once():
+    target = torch.zeros(1, 4, pin_memory=True)
+    bad = torch.nn.functional.embedding(torch.tensor([9], device="tpu"), torch.ones(3, 4, device="tpu"))
+    target.copy_(bad, non_blocking=True)
+    with pytest.raises(IndexError, match="embedding"):
+        torch.tpu.synchronize()
+    torch.tpu.synchronize()
+
+
 def test_a_host_tensor_and_its_copy_are_apart():
     host = torch.arange(1024.0)
     x = host.to("tpu")
@@ -353,6 +425,43 @@ def test_storage():
     typed = x._typed_storage()
     assert typed.tolist() == [5, 6, 7, 8] and typed[1] == 6 and typed.size() == 4
     assert "device=tpu:0" in repr(storage)
+
+
+def test_storage_byteswap():
+    for dtype in (torch.float32, torch.int16, torch.complex64, torch.uint8):
+        host = torch.arange(6).to(dtype)
+        x = host.to("tpu")
+        x.untyped_storage().byteswap(dtype)
+        host.untyped_storage().byteswap(dtype)
+        assert same_bits(x, host)
+    torch.UntypedStorage(0, device="tpu").byteswap(torch.float32)
+
+
+def test_storage_files(tmp_path):
+    x = torch.arange(4.0, device="tpu")
+    with open(tmp_path / "storage", "wb") as file:
+        x.untyped_storage()._write_file(file, True, True, 1)
+    y = torch.zeros(4, device="tpu")
+    with open(tmp_path / "storage", "rb") as file:
+        y.untyped_storage()._set_from_file(file, 0, True, 1)
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize(
+    "use, text",
+    [
+        (lambda s: s._share_fd_cpu_(), "only available on CPU"),
+        (lambda s: s._share_filename_cpu_(), "only available on CPU"),
+        (lambda s: s[100], "out of range"),
+        (lambda s: s.resize_(-1), "negative"),
+        (lambda s: s.pin_memory(), "only CPU memory can be pinned"),
+        (lambda s: torch.tensor([]).set_(s), "on different device"),
+        (lambda s: s.copy_(torch.UntypedStorage(8)), "size does not match"),
+    ],
+)
+def test_what_a_storage_cannot_do(use, text):
+    with pytest.raises((RuntimeError, IndexError, TypeError), match=text):
+        use(torch.ones(4, device="tpu").untyped_storage())
 
 
 def test_storage_resize():

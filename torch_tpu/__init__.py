@@ -37,7 +37,7 @@ def _register() -> None:
     """Registers the device, its module ``torch.tpu`` and the methods ``Tensor.tpu()``, ``Module.tpu()`` and so on."""
     _C._set_search_dirs(_search_dirs())
     torch.utils.rename_privateuse1_backend("tpu")
-    from torch_tpu import _decompositions, _dlpack, tpu
+    from torch_tpu import _decompositions, _dlpack, _storage, tpu
 
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
@@ -45,6 +45,7 @@ def _register() -> None:
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     _C._set_decomposition_hook(_decompositions.find)
     _dlpack.install()
+    _storage.install()
     # XLA's CPU plugins crash when a program still runs while the process exits.
     atexit.register(_C._settle)
 

@@ -24,8 +24,10 @@ def _print_info(info: dict[str, Any]) -> None:
     if "plugin" in info:
         print(f"plugin: {info['plugin']}")
         print(f"  PJRT C API {info['pjrt_api']}, platform {info['platform']} ({info['platform_version'].strip()})")
+    source = next((probe["source"] for probe in info.get("probes", []) if not probe["reason"]), "none")
     for device in info.get("devices", []):
-        print(f"tpu:{device['index']}  {device['kind']}, {_memory_text(device['memory'])}")
+        plugin = f"plugin {source}, PJRT {info['pjrt_api']}"
+        print(f"tpu:{device['index']}  {device['name']}, {plugin}, {_memory_text(device['memory'])}")
     print("looked for a plugin in:")
     for probe in info.get("probes", []):
         outcome = probe["reason"] or "taken"

@@ -2,7 +2,7 @@
 
 torch exports tensors of a renamed backend (kDLExtDev) and takes them back, but ``Tensor.__dlpack_device__`` compares the
 device's type with "privateuse1", the name before the rename, so it knows none of them, and ``torch.from_dlpack(tensor)``
-asks it first. No registration can change that: this is the one function of torch that the package replaces.
+asks it first. No registration can change that, so the package replaces this function of torch.
 """
 
 import enum

@@ -1,6 +1,7 @@
 // dtype.c - the table of element types, torch's promotion rules, and the encoding of constants.
 #include "base/dtype.h"
 
+#include <float.h>
 #include <string.h>
 
 static const struct {
@@ -57,6 +58,64 @@ bool tt_dtype_is_complex(tt_dtype dtype) { return tt_dtype_category(dtype) == TT
 bool tt_dtype_is_integral(tt_dtype dtype) { return tt_dtype_category(dtype) == TT_CATEGORY_INTEGER; }
 
 bool tt_dtype_is_narrow_float(tt_dtype dtype) { return tt_dtype_is_float(dtype) && tt_dtype_size(dtype) < 4; }
+
+bool tt_dtype_has_infinity(tt_dtype dtype) {
+  return dtype != TT_F8E4M3FN && dtype != TT_F8E5M2FNUZ && dtype != TT_F8E4M3FNUZ && dtype != TT_F8E8M0FNU;
+}
+
+double tt_dtype_largest(tt_dtype dtype) {
+  switch (dtype) {
+  case TT_F64: return DBL_MAX;
+  case TT_BF16: return 0x1.FEp127;
+  case TT_F16: return 0x1.FFCp15;
+  case TT_F8E5M2:
+  case TT_F8E5M2FNUZ: return 0x1.Cp15;
+  case TT_F8E4M3FN: return 0x1.Cp8;
+  case TT_F8E4M3FNUZ: return 0x1.Ep7;
+  case TT_F8E8M0FNU: return 0x1p127;
+  default: return FLT_MAX;
+  }
+}
+
+void tt_dtype_integer_limits(tt_dtype dtype, int64_t *out_low, int64_t *out_high) {
+  int bits = dtype == TT_BOOL ? 1 : tt_dtype_bits(dtype);
+  bool is_signed = tt_dtype_is_signed(dtype);
+  *out_low = is_signed ? INT64_MIN >> (64 - bits) : 0;
+  *out_high = bits == 64 ? INT64_MAX : (INT64_C(1) << (bits - is_signed)) - 1;
+}
+
+static const struct {
+  const char *cpp, *type_name; // NULL: the same
+} cpp_names[TT_DTYPE_COUNT] = {
+    [TT_DTYPE_NONE] = {"?", NULL},
+    [TT_BOOL] = {"bool", NULL},
+    [TT_U8] = {"uint8_t", "unsigned char"},
+    [TT_S8] = {"int8_t", "signed char"},
+    [TT_S16] = {"int16_t", "short int"},
+    [TT_S32] = {"int", NULL},
+    [TT_S64] = {"int64_t", "long int"},
+    [TT_U16] = {"uint16_t", "short unsigned int"},
+    [TT_U32] = {"uint32_t", "unsigned int"},
+    [TT_U64] = {"uint64_t", "long unsigned int"},
+    [TT_F16] = {"c10::Half", NULL},
+    [TT_BF16] = {"c10::BFloat16", NULL},
+    [TT_F32] = {"float", NULL},
+    [TT_F64] = {"double", NULL},
+    [TT_F8E5M2] = {"c10::Float8_e5m2", NULL},
+    [TT_F8E4M3FN] = {"c10::Float8_e4m3fn", NULL},
+    [TT_F8E5M2FNUZ] = {"c10::Float8_e5m2fnuz", NULL},
+    [TT_F8E4M3FNUZ] = {"c10::Float8_e4m3fnuz", NULL},
+    [TT_F8E8M0FNU] = {"c10::Float8_e8m0fnu", NULL},
+    [TT_C64] = {"c10::complex<float>", NULL},
+    [TT_C128] = {"c10::complex<double>", NULL},
+};
+
+const char *tt_dtype_cpp(tt_dtype dtype) { return cpp_names[checked(dtype)].cpp; }
+
+const char *tt_dtype_type_name(tt_dtype dtype) {
+  const char *name = cpp_names[checked(dtype)].type_name;
+  return name ? name : tt_dtype_cpp(dtype);
+}
 
 tt_dtype tt_dtype_real(tt_dtype dtype) {
   switch (dtype) {

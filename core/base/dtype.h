@@ -60,7 +60,14 @@ bool tt_dtype_is_float(tt_dtype dtype); // real floating point
 bool tt_dtype_is_complex(tt_dtype dtype);
 bool tt_dtype_is_integral(tt_dtype dtype);     // integer, without bool
 bool tt_dtype_is_narrow_float(tt_dtype dtype); // f16, bf16, f8: sums of these accumulate in f32
-tt_dtype tt_dtype_real(tt_dtype dtype);        // C64 -> F32, C128 -> F64, others unchanged
+bool tt_dtype_has_infinity(tt_dtype dtype);    // of a float: some of one byte have none
+double tt_dtype_largest(tt_dtype dtype);       // the greatest finite number of a float
+// The smallest and largest number of an integer or bool, within int64_t.
+void tt_dtype_integer_limits(tt_dtype dtype, int64_t *out_low, int64_t *out_high);
+// The C++ type in torch's error texts: as its sources write it, "uint8_t", and as its type ids print it, "unsigned char".
+const char *tt_dtype_cpp(tt_dtype dtype);
+const char *tt_dtype_type_name(tt_dtype dtype);
+tt_dtype tt_dtype_real(tt_dtype dtype); // C64 -> F32, C128 -> F64, others unchanged
 tt_dtype
 tt_dtype_complex(tt_dtype dtype); // BF16, F32 -> C64, F64 -> C128; NONE for the others (F16 would need ComplexHalf)
 // torch's promoteTypes: the smallest dtype that holds both (c10/core/ScalarType.cpp). TT_DTYPE_NONE where torch raises:

@@ -32,6 +32,7 @@ void tt_recorder_free(tt_recorder *r) {
   tt_free(r->table);
   tt_free(r->inputs);
   tt_free(r->checks);
+  tt_free(r->requirements);
   tt_builder_free(r->b);
   *r = (tt_recorder){0};
 }
@@ -221,6 +222,22 @@ static void source_check(void *user, tt_value *ok, tt_code code, const char *mes
   r->checks[r->check_count++] = (tt_recorded_check){ok, code, message};
 }
 
+// A program of many calls holds their numbers as constants.
+static void source_require(void *user, const tt_requirement *requirement) {
+  tt_recorder *r = user;
+  if (!r->single) return;
+  if (!grow((void **)&r->requirements, r->requirement_count, &r->requirement_capacity, sizeof *r->requirements)) {
+    tt_builder_fail(r->b, out_of_memory());
+    return;
+  }
+  r->requirements[r->requirement_count++] = *requirement;
+}
+
+static tt_source source_of(tt_recorder *r) {
+  return (tt_source){source_base,         source_number, source_cpu_scalar, source_start,
+                     source_random_state, source_check,  source_require,    r};
+}
+
 // --- lowering a call --------------------------------------------------------------------------------------------------------
 
 // Writes a lowered value through a slot into its storage's record.
@@ -303,7 +320,7 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
       .default_dtype = call->default_dtype,
       .precision = call->precision,
       .device_index = call->device_index,
-      .source = {source_base, source_number, source_cpu_scalar, source_start, source_random_state, source_check, r},
+      .source = source_of(r),
   };
   l.operands = tt_arena_allocate(tt_builder_arena(r->b), (size_t)call->tensor_count + 1, sizeof *l.operands);
   if (!l.operands) return out_of_memory();
@@ -315,9 +332,7 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
 tt_status tt_recorder_read(tt_recorder *r, const tt_tensor *tensor, tt_recorded_result *out_result) {
   tt_value *operand = NULL;
   r->tensors = tensor;
-  tt_lowering l = {.b = r->b, .tensors = tensor, .tensor_count = 1, .operands = &operand};
-  l.source =
-      (tt_source){source_base, source_number, source_cpu_scalar, source_start, source_random_state, source_check, r};
+  tt_lowering l = {.b = r->b, .tensors = tensor, .tensor_count = 1, .operands = &operand, .source = source_of(r)};
   tt_value *value = tt_lowering_read(&l, 0);
   size_t bytes = (size_t)tensor->rank * sizeof *tensor->sizes;
   tt_tensor dense = *tensor;

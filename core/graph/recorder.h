@@ -75,6 +75,8 @@ struct tt_recorder {
   int table_size;
   tt_recorded_check *checks;
   int check_count, check_capacity;
+  tt_requirement *requirements; // of the one call, if `single`
+  int requirement_count, requirement_capacity;
   int64_t random_count; // 4-byte draws so far
   tt_value *random_state;
   // The call being lowered.

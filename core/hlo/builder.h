@@ -184,6 +184,8 @@ tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
 
 // A body builds the region of an op from its block arguments; regions must not use values from outside.
 typedef void (*tt_body)(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user);
+// A body that combines two values by the binary op whose text, "stablehlo.add", is `user`.
+void tt_hlo_combine_body(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user);
 // count operands reduced together; the body gets count left and count right scalars and gives count scalars.
 void tt_hlo_reduce_with(tt_builder *b, int count, tt_value *const *xs, tt_value *const *initial, int dim_count,
                         const int *dims, tt_body body, void *user, tt_value **out_results);

@@ -238,30 +238,30 @@ static tt_value *of_parts(tt_builder *b, tt_value *(*test)(tt_builder *, tt_valu
   return join(b, real, imag);
 }
 
-tt_value *tt_hlo_is_finite(tt_builder *b, tt_value *x) {
-  if (!TT_HLO_READY(b, "is_finite", x)) return &tt_hlo_poison;
-  if (tt_dtype_is_complex(x->dtype)) return of_parts(b, tt_hlo_is_finite, tt_hlo_and, x);
-  if (!tt_dtype_is_float(x->dtype)) return all_bool(b, x, true);
-  x = as_judged(b, x);
+// What `judge` says of a float. Of a complex number both parts must be so for a test that is true of integers, and one of
+// them for another.
+static tt_value *classify(tt_builder *b, const char *op, tt_value *x, tt_value *(*judge)(tt_builder *, tt_value *),
+                          bool of_integers) {
+  if (!TT_HLO_READY(b, op, x)) return &tt_hlo_poison;
+  if (tt_dtype_is_complex(x->dtype)) return of_parts(b, judge, of_integers ? tt_hlo_and : tt_hlo_or, x);
+  if (!tt_dtype_is_float(x->dtype)) return all_bool(b, x, of_integers);
+  return judge(b, as_judged(b, x));
+}
+
+static tt_value *judge_finite(tt_builder *b, tt_value *x) {
   return emit_typed(b, "stablehlo.is_finite", 1, &x, TT_BOOL);
 }
 
-tt_value *tt_hlo_is_nan(tt_builder *b, tt_value *x) {
-  if (!TT_HLO_READY(b, "is_nan", x)) return &tt_hlo_poison;
-  if (tt_dtype_is_complex(x->dtype)) return of_parts(b, tt_hlo_is_nan, tt_hlo_or, x);
-  if (!tt_dtype_is_float(x->dtype)) return all_bool(b, x, false);
-  x = as_judged(b, x);
-  return tt_hlo_compare(b, TT_NE, x, x);
-}
+static tt_value *judge_nan(tt_builder *b, tt_value *x) { return tt_hlo_compare(b, TT_NE, x, x); }
 
-tt_value *tt_hlo_is_inf(tt_builder *b, tt_value *x) {
-  if (!TT_HLO_READY(b, "is_inf", x)) return &tt_hlo_poison;
-  if (tt_dtype_is_complex(x->dtype)) return of_parts(b, tt_hlo_is_inf, tt_hlo_or, x);
-  if (!tt_dtype_is_float(x->dtype)) return all_bool(b, x, false);
-  x = as_judged(b, x);
+static tt_value *judge_inf(tt_builder *b, tt_value *x) {
   tt_value *magnitude = tt_hlo_abs(b, x);
   return tt_hlo_compare(b, TT_EQ, magnitude, tt_hlo_constant_like(b, x, HUGE_VAL));
 }
+
+tt_value *tt_hlo_is_finite(tt_builder *b, tt_value *x) { return classify(b, "is_finite", x, judge_finite, true); }
+tt_value *tt_hlo_is_nan(tt_builder *b, tt_value *x) { return classify(b, "is_nan", x, judge_nan, false); }
+tt_value *tt_hlo_is_inf(tt_builder *b, tt_value *x) { return classify(b, "is_inf", x, judge_inf, false); }
 
 // --- conversion ---------------------------------------------------------------------------------------------------------------------
 

@@ -97,8 +97,6 @@ void tt_emit_region(tt_builder *b, const char *op, int argument_count, tt_value 
                     tt_value *const *wanted, tt_body body, void *user);
 // A value that is never printed, only asked for its type: for likes and wanted.
 tt_value *tt_hlo_scalar_type(tt_builder *b, tt_dtype dtype);
-// A body that combines two scalars by the binary op whose text is `user`.
-void tt_hlo_combine_body(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user);
 // The op text of a reduction, "stablehlo.add". NULL if it is not of the enum.
 const char *tt_hlo_reduction_op(tt_reduction kind);
 // May this reduction take this dtype?

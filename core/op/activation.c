@@ -22,6 +22,7 @@ static tt_value *relu(tt_pointwise *p) {
 void tt_lower_relu(tt_lowering *l) { tt_pointwise_each(l, relu, 1, NULL); }
 
 static tt_value *threshold(tt_pointwise *p) {
+  for (int arg = 1; arg <= 2; ++arg) tt_require_fits(p->l, arg, p->common);
   tt_value *below = tt_hlo_compare(p->b, TT_LE, p->x[0], tt_pointwise_number(p, 1));
   return tt_hlo_select(p->b, below, tt_pointwise_number(p, 2), p->x[0]);
 }

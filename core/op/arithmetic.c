@@ -194,6 +194,7 @@ static tt_value *power_number(tt_pointwise *p) {
   tt_lowering *l = p->l;
   bool integral = tt_number_dtype(l, 1) == TT_S64 || tt_number_dtype(l, 1) == TT_BOOL;
   if (tt_number_dtype(l, 1) == TT_C128) return tt_emit_pow(p->b, p->x[0], p->x[1]);
+  if (tt_dtype_is_integral(p->common)) tt_require_fits(l, 1, p->common);
   double exponent = tt_double(l, 1);
   if (tt_dtype_is_integral(p->common) && integral && exponent < 0)
     tt_fail(l, TT_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");

@@ -56,18 +56,34 @@ tt_value *tt_emit_fmin(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_dtype_is_float(x->dtype) ? other_if_nan(b, x, y, smaller) : smaller;
 }
 
+static void limits_fit(tt_pointwise *p) {
+  for (int i = 1; i < p->count; ++i) tt_require_fits(p->l, p->args[i], p->compute);
+}
+
 static tt_value *clamp_both(tt_pointwise *p) {
+  limits_fit(p);
   return tt_hlo_minimum(p->b, tt_hlo_maximum(p->b, p->x[0], p->x[1]), p->x[2]);
 }
-static tt_value *clamp_low(tt_pointwise *p) { return tt_hlo_maximum(p->b, p->x[0], p->x[1]); }
-static tt_value *clamp_high(tt_pointwise *p) { return tt_hlo_minimum(p->b, p->x[0], p->x[1]); }
+
+static tt_value *clamp_low(tt_pointwise *p) {
+  limits_fit(p);
+  return tt_hlo_maximum(p->b, p->x[0], p->x[1]);
+}
+
+static tt_value *clamp_high(tt_pointwise *p) {
+  limits_fit(p);
+  return tt_hlo_minimum(p->b, p->x[0], p->x[1]);
+}
+
+void tt_lower_clamp_min(tt_lowering *l) { tt_pointwise_each(l, clamp_low, 2, NULL); }
+void tt_lower_clamp_max(tt_lowering *l) { tt_pointwise_each(l, clamp_high, 2, NULL); }
 
 // The limits are numbers or tensors; either may be absent.
 void tt_lower_clamp(tt_lowering *l) {
   if (!tt_has(l, 1))
     tt_pointwise_each(l, clamp_high, 2, (int[]){0, 2});
   else if (!tt_has(l, 2))
-    tt_pointwise_each(l, clamp_low, 2, NULL);
+    tt_lower_clamp_min(l);
   else
     tt_pointwise_each(l, clamp_both, 3, NULL);
 }
@@ -86,26 +102,12 @@ void tt_lower_where(tt_lowering *l) {
   tt_pointwise_set(&p, 0, tt_hlo_select(p.b, predicate, p.x[0], p.x[1]));
 }
 
-// The C++ names by which torch calls a mask's dtype here.
-static const char *cpp_name(tt_dtype dtype) {
-  switch (dtype) {
-  case TT_U8: return "unsigned char";
-  case TT_S8: return "signed char";
-  case TT_S16: return "short int";
-  case TT_S32: return "int";
-  case TT_S64: return "long int";
-  case TT_F32: return "float";
-  case TT_F64: return "double";
-  default: return tt_dtype_text(dtype);
-  }
-}
-
 static bool check_masked_fill(tt_lowering *l) {
   tt_dtype mask = tt_tensor_arg(l, 1)->dtype;
   const tt_tensor *value = tt_tensor_arg(l, 2);
   if (mask != TT_BOOL)
     tt_fail(l, TT_INVALID_ARGUMENT, "masked_fill_ only supports boolean masks, but got mask with dtype %s",
-            cpp_name(mask));
+            tt_dtype_type_name(mask));
   if (value && value->rank != 0)
     tt_fail(l, TT_INVALID_ARGUMENT,
             "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).",
@@ -130,7 +132,8 @@ void tt_lower_fill(tt_lowering *l) {
             value->rank);
     return;
   }
-  tt_set_result(l, 0, tt_hlo_broadcast_to(l->b, tt_operand_as(l, 1, self->dtype), self->rank, self->sizes));
+  tt_value *x = tt_fitting_operand_as(l, 1, self->dtype);
+  tt_set_result(l, 0, tt_hlo_broadcast_to(l->b, x, self->rank, self->sizes));
   tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
 }
 

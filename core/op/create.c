@@ -66,6 +66,7 @@ static tt_dtype space_result(tt_lowering *l, int dtype_arg) {
 
 void tt_lower_linspace(tt_lowering *l) {
   tt_dtype dtype = space_result(l, 3);
+  for (int end = 0; end < 2; ++end) tt_require_fits(l, end, dtype);
   if (!tt_failed(l)) tt_set_result(l, 0, tt_hlo_convert(l->b, spaced(l, spacing_dtype(dtype), tt_int(l, 2)), dtype));
 }
 

@@ -55,6 +55,10 @@ tt_value *tt_index_read(tt_builder *b, tt_value *x, const tt_index_map *map);
 tt_value *tt_index_write(tt_builder *b, tt_value *x, const tt_index_map *map, tt_value *updates, tt_combine combine);
 // The same for rows along one dim, the commonest case.
 tt_value *tt_take_rows(tt_builder *b, tt_value *x, int dim, tt_value *index);
+// x + y as TT_COMBINE_ADD means it: "or" for BOOL.
+static inline tt_value *tt_accumulate(tt_builder *b, tt_value *x, tt_value *y) {
+  return x->dtype == TT_BOOL ? tt_hlo_or(b, x, y) : tt_hlo_add(b, x, y);
+}
 
 // The corner of x at the origin with these sizes (rank of x; larger ones count as x's own), except that `keep` is whole.
 tt_value *tt_corner(tt_builder *b, tt_value *x, const int64_t *sizes, int keep);

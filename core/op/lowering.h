@@ -15,6 +15,14 @@
 #include "op/op.h"
 #include "op/view.h"
 
+// A condition on the numbers of a call: success, or the failure to report. `arg` says which argument it is about.
+typedef tt_status (*tt_requirement_fn)(const tt_arg *args, int arg, tt_dtype dtype);
+typedef struct tt_requirement {
+  tt_requirement_fn test;
+  int arg;
+  tt_dtype dtype;
+} tt_requirement;
+
 // Where operand values come from: a program being compiled (parameters) or a graph being recorded (its nodes).
 typedef struct tt_source {
   // The whole current value of a slot's storage, in its own dtype and dims.
@@ -30,6 +38,8 @@ typedef struct tt_source {
   tt_value *(*random_state)(void *user, tt_generator *generator, int64_t count);
   // A BOOL scalar that must be true when the program has run; else the call fails with `code` and `message` (static text).
   void (*check)(void *user, tt_value *ok, tt_code code, const char *message);
+  // A condition that holds for the call being lowered and must hold for each that uses its plan.
+  void (*require)(void *user, const tt_requirement *requirement);
   void *user;
 } tt_source;
 
@@ -144,6 +154,14 @@ void tt_fail(tt_lowering *l, tt_code code, const char *format, ...) __attribute_
 bool tt_failed(const tt_lowering *l);
 // Random bits and uniforms from the generator argument `generator_arg` (-1: default generator).
 tt_value *tt_random_bits(tt_lowering *l, int generator_arg, tt_dtype dtype, int rank, const int64_t *dims);
+// Fails if `test` does now and makes every later call that finds this plan fail before anything runs if it does then.
+// For what torch checks of numbers, whose values are no part of a plan's key.
+void tt_require(tt_lowering *l, tt_requirement_fn test, int arg, tt_dtype dtype);
+// The argument, if it is a number, must fit the dtype, as c10::Scalar::to wants it. (Where torch makes a 0-d tensor of the
+// number first, as of the operands of binary ops, it wraps.)
+void tt_require_fits(tt_lowering *l, int arg, tt_dtype dtype);
+tt_value *tt_fitting_operand_as(tt_lowering *l, int arg, tt_dtype dtype); // tt_operand_as with this condition
+double tt_real_number(const tt_arg *arg);                                 // of a number (its real part), for tests
 // Checks at run time that every element of `ok` (BOOL) holds; see tt_source.check.
 void tt_check_all(tt_lowering *l, tt_value *ok, tt_code code, const char *message);
 

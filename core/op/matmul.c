@@ -11,25 +11,6 @@ static const char *sizes_text(tt_lowering *l, const tt_tensor *t) {
   return tt_shape_text(tt_builder_arena(l->b), t->rank, t->sizes);
 }
 
-// C++'s name of a dtype, which some of torch's messages use.
-static const char *cpp_text(tt_dtype dtype) {
-  switch (dtype) {
-  case TT_BOOL: return "bool";
-  case TT_U8: return "unsigned char";
-  case TT_S8: return "signed char";
-  case TT_S16: return "short int";
-  case TT_S32: return "int";
-  case TT_S64: return "long int";
-  case TT_F16: return "c10::Half";
-  case TT_BF16: return "c10::BFloat16";
-  case TT_F32: return "float";
-  case TT_F64: return "double";
-  case TT_C64: return "c10::complex<float>";
-  case TT_C128: return "c10::complex<double>";
-  default: return tt_dtype_text(dtype);
-  }
-}
-
 static void check_same_dtype(tt_lowering *l, const char *x_name, const tt_tensor *x, const char *y_name,
                              const tt_tensor *y) {
   if (x->dtype != y->dtype)
@@ -57,10 +38,10 @@ static void check_expands(tt_lowering *l, const tt_tensor *t, int rank, const in
 // `product` has the dtype to compute in. beta 0 drops self, NaN and all, as BLAS does.
 static tt_value *scale_and_add(tt_lowering *l, int self, int beta, int alpha, tt_value *product) {
   tt_builder *b = l->b;
-  if (!tt_number_is_one(l, alpha)) product = tt_mul(l, product, tt_number(l, alpha, product->dtype));
+  if (!tt_number_is_one(l, alpha)) product = tt_mul(l, product, tt_fitting_operand_as(l, alpha, product->dtype));
   tt_value *added = tt_operand_as(l, self, product->dtype);
   if (!tt_number_is_one(l, beta)) {
-    tt_value *factor = tt_number(l, beta, product->dtype);
+    tt_value *factor = tt_fitting_operand_as(l, beta, product->dtype);
     tt_value *dropped = tt_hlo_compare(b, TT_EQ, factor, tt_hlo_constant(b, product->dtype, 0));
     added = tt_hlo_select(b, tt_hlo_broadcast_like(b, dropped, added), tt_hlo_constant_like(b, added, 0),
                           tt_mul(l, added, factor));
@@ -102,8 +83,8 @@ void tt_lower_mm(tt_lowering *l) {
   const tt_tensor *x = tt_tensor_arg(l, 0), *y = tt_tensor_arg(l, 1);
   check_matrices(l, x, y);
   if (x->dtype != y->dtype && x->rank == 2)
-    tt_fail(l, TT_INVALID_ARGUMENT, "expected m1 and m2 to have the same dtype, but got: %s != %s", cpp_text(x->dtype),
-            cpp_text(y->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "expected m1 and m2 to have the same dtype, but got: %s != %s",
+            tt_dtype_type_name(x->dtype), tt_dtype_type_name(y->dtype));
   else if (x->dtype != y->dtype)
     tt_fail(l, TT_INVALID_ARGUMENT, "expected scalar type %s but found %s", text(x), text(y));
   if (tt_failed(l)) return;
@@ -119,7 +100,7 @@ static tt_value *add_product(tt_lowering *l, int beta) {
     check_same_dtype(l, "self", self, "mat2", y);
   } else if (x->dtype != y->dtype || self->dtype != x->dtype) {
     tt_fail(l, TT_INVALID_ARGUMENT, "Input dtypes must be the same, got: input %s, batch1: %s, batch2: %s",
-            cpp_text(self->dtype), cpp_text(x->dtype), cpp_text(y->dtype));
+            tt_dtype_type_name(self->dtype), tt_dtype_type_name(x->dtype), tt_dtype_type_name(y->dtype));
   }
   if (tt_failed(l)) return tt_hlo_constant(l->b, TT_F32, 0);
   return scale_and_add(l, 0, beta, beta + 1, matrix_product(l, 1, 2, tt_compute_dtype(x->dtype)));
@@ -259,9 +240,10 @@ void tt_lower_int_mm(tt_lowering *l) {
             (long long)x->sizes[1], (long long)y->sizes[0]);
   else if (x->dtype != TT_S8 && x->dtype != TT_U8)
     tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got %s",
-            cpp_text(x->dtype));
+            tt_dtype_type_name(x->dtype));
   else if (y->dtype != TT_S8)
-    tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected mat2 dtype to be int8 but got %s", cpp_text(y->dtype));
+    tt_fail(l, TT_INVALID_ARGUMENT, "int_mm_out_cpu: Expected mat2 dtype to be int8 but got %s",
+            tt_dtype_type_name(y->dtype));
   if (tt_failed(l)) return;
   tt_set_result(l, 0, tt_matmul_2d(l, tt_operand(l, 0), tt_operand(l, 1), TT_S32));
 }

@@ -51,6 +51,9 @@ enum {
   TT_OP_NO_COMPLEX = 1 << 11,
   // The sizes of the results are data: see tt_set_extents.
   TT_OP_COUNTED = 1 << 12,
+  // A user's out= must have the result's dtype. So it is for torch's structured kernels that no TensorIterator drives; those
+  // of the others may have any dtype that the result can be cast to.
+  TT_OP_EXACT_OUT = 1 << 13,
 };
 
 struct tt_op {

@@ -41,7 +41,7 @@ void tt_lower_constant_pad_nd(tt_lowering *l) {
       tt_fail(l, TT_INVALID_ARGUMENT, "narrow(): length must be non-negative.");
   }
   if (tt_failed(l)) return;
-  tt_set_result(l, 0, tt_hlo_pad(l->b, x, tt_number(l, 2, x->dtype), low, high, none));
+  tt_set_result(l, 0, tt_hlo_pad(l->b, x, tt_fitting_operand_as(l, 2, x->dtype), low, high, none));
   tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
 }
 

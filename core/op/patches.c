@@ -33,10 +33,6 @@ static tt_value *cut(tt_builder *b, tt_value *x, int dim, const sliding *s) {
   return tt_hlo_concatenate(b, (int)s->kernel, pieces, dim);
 }
 
-static tt_value *add(tt_builder *b, tt_value *x, tt_value *y) {
-  return x->dtype == TT_BOOL ? tt_hlo_or(b, x, y) : tt_hlo_add(b, x, y);
-}
-
 // Without dilation `stride` neighbouring kernel elements tile the dim: [kernel, out] at `dim` becomes
 // [kernel / stride, stride * out], the kernel filled up with zeros. *s then says how the larger elements slide.
 static tt_value *tile(tt_builder *b, tt_value *x, int dim, sliding *s) {
@@ -73,7 +69,7 @@ static tt_value *add_back(tt_builder *b, tt_value *x, int dim, int64_t size, sli
     tt_value *piece = tt_hlo_squeeze_dim(b, tt_hlo_slice_dim(b, x, dim, i, i + 1, 1), dim);
     int64_t start = i * s.dilation;
     piece = tt_pad_dim_zero(b, piece, dim, start, size - start - reach(&s), s.stride - 1);
-    sum = i == 0 ? piece : add(b, sum, piece);
+    sum = i == 0 ? piece : tt_accumulate(b, sum, piece);
   }
   return sum;
 }

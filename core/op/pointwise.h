@@ -33,7 +33,7 @@ int tt_pointwise_items(tt_lowering *l); // list lengths, checked to agree; 1 wit
 tt_pointwise tt_pointwise_begin(tt_lowering *l, int item, int count, const int *args);
 // Adds an operand that takes no part in the promotion (a mask, a weight); broadcasts all operands again.
 tt_value *tt_pointwise_append(tt_pointwise *p, int arg, tt_dtype dtype);
-// A number of the call (of its item, for a list) in the dtype and shape of x[0].
+// A number of the call, which must fit, (or of its item, for a list) in the dtype and shape of x[0].
 tt_value *tt_pointwise_number(tt_pointwise *p, int arg);
 // Converts to the result dtype the op's flags ask for and sets result `result`.
 void tt_pointwise_set(tt_pointwise *p, int result, tt_value *value);

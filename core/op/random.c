@@ -1,12 +1,10 @@
-// random.c - filling with random numbers: uniform, normal, integers, coin flips, the distributions that follow from one draw,
-// and permutations.
+// random.c - filling with random numbers: uniform, normal, coin flips, the distributions that follow from one draw.
 //
 // Bits come from Threefry. Floats are computed in float32 (float64 for float64) and rounded once. Normal numbers are the quantile
 // of a uniform number: half the time of the method of Box and Muller on XLA CPU, whose sine and cosine are not vectorised.
 #include "op/random.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 // --- draws ------------------------------------------------------------------------------------------------------------------
 
@@ -107,22 +105,15 @@ tt_value *tt_random_bernoulli(tt_lowering *l, int generator_arg, double p, int r
 
 // --- filling self -------------------------------------------------------------------------------------------------------------
 
-typedef struct target {
-  tt_dtype dtype; // of self
-  tt_dtype real;  // in which to compute
-  int rank;       // of the draws: a complex self has its two parts in one more dim
-  int64_t dims[TT_RANDOM_MAX_DIMS];
-} target;
-
-static target target_of(tt_lowering *l) {
+tt_random_target tt_random_target_of(tt_lowering *l) {
   const tt_tensor *t = tt_tensor_arg(l, 0);
-  target self = {.dtype = t->dtype, .real = tt_random_dtype(t->dtype), .rank = t->rank};
+  tt_random_target self = {.dtype = t->dtype, .real = tt_random_dtype(t->dtype), .rank = t->rank};
   for (int i = 0; i < t->rank; ++i) self.dims[i] = t->sizes[i];
   if (tt_dtype_is_complex(t->dtype)) self.dims[self.rank++] = 2;
   return self;
 }
 
-static void fill(tt_lowering *l, const target *self, tt_value *x) {
+void tt_random_fill(tt_lowering *l, const tt_random_target *self, tt_value *x) {
   tt_builder *b = l->b;
   if (tt_dtype_is_complex(self->dtype)) {
     int last = self->rank - 1;
@@ -132,29 +123,69 @@ static void fill(tt_lowering *l, const target *self, tt_value *x) {
   tt_set_result(l, 0, tt_hlo_convert(b, x, self->dtype));
 }
 
-static bool check_float(tt_lowering *l, const target *self, bool complex_too, const char *kernel) {
+static bool check_float(tt_lowering *l, const tt_random_target *self, bool complex_too, const char *kernel) {
   if (tt_dtype_is_float(self->dtype) || (complex_too && tt_dtype_is_complex(self->dtype))) return true;
   tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", kernel, tt_dtype_text(self->dtype));
   return false;
 }
 
 // exponential_ and cauchy_ say it in their own words.
-static bool check_continuous(tt_lowering *l, const target *self, const char *name) {
+static bool check_continuous(tt_lowering *l, const tt_random_target *self, const char *name, const char *dtype) {
   if (tt_dtype_is_float(self->dtype)) return true;
   tt_fail(l, TT_INVALID_ARGUMENT,
           "%s distribution is a continuous probability distribution. dtype must be a floating point but you "
           "specified %s",
-          name, tt_dtype_text(self->dtype));
+          name, dtype);
   return false;
 }
 
-// A run-time number as a scalar, checked to compare so with a constant.
-static tt_value *checked_number(tt_lowering *l, int arg, tt_dtype dtype, tt_compare direction, double limit,
-                                const char *message) {
-  tt_value *x = tt_number(l, arg, dtype);
-  tt_check_all(l, tt_hlo_compare(l->b, direction, x, tt_hlo_constant_like(l->b, x, limit)), TT_INVALID_ARGUMENT,
-               message);
-  return x;
+// --- what torch says of numbers -------------------------------------------------------------------------------------------------
+
+static tt_status check_std(const tt_arg *args, int arg, tt_dtype dtype) {
+  (void)dtype;
+  double std = tt_real_number(&args[arg]);
+  return std >= 0 ? TT_SUCCESS : tt_error(TT_INVALID_ARGUMENT, "normal expects std >= 0.0, but found std %g", std);
+}
+
+static tt_status check_positive(const char *op, const char *name, const char *as, double x) {
+  if (x > 0) return TT_SUCCESS;
+  return tt_error(TT_INVALID_ARGUMENT, "%s expects %s > 0.0, but found %s=%g", op, name, as, x);
+}
+
+static tt_status check_log_normal(const tt_arg *args, int arg, tt_dtype dtype) {
+  (void)dtype;
+  return check_positive("log_normal_", "std", "std", tt_real_number(&args[arg]));
+}
+
+static tt_status check_lambda(const tt_arg *args, int arg, tt_dtype dtype) {
+  (void)dtype;
+  return check_positive("exponential_", "lambda", "lambda", tt_real_number(&args[arg]));
+}
+
+static tt_status check_sigma(const tt_arg *args, int arg, tt_dtype dtype) {
+  (void)dtype;
+  return check_positive("cauchy_", "sigma", "sigma", tt_real_number(&args[arg]));
+}
+
+static tt_status check_bound(const char *name, double x, tt_dtype dtype) {
+  double most = tt_dtype_largest(dtype);
+  if (x >= -most && x <= most) return TT_SUCCESS;
+  return tt_error(TT_INVALID_ARGUMENT, "%s is out of bounds for %s", name, tt_dtype_type_name(dtype));
+}
+
+static tt_status check_uniform(const tt_arg *args, int arg, tt_dtype dtype) {
+  double from = tt_real_number(&args[arg]), to = tt_real_number(&args[arg + 1]);
+  TT_TRY(check_bound("from", from, dtype));
+  TT_TRY(check_bound("to", to, dtype));
+  if (from > to)
+    return tt_error(TT_INVALID_ARGUMENT, "uniform_ expects to return a [from, to) range, but found from=%g > to=%g",
+                    from, to);
+  if (to - from > tt_dtype_largest(dtype))
+    return tt_error(TT_INVALID_ARGUMENT,
+                    "uniform_ expects to-from <= std::numeric_limits<%s>::max(), but found to=%g and from=%g which "
+                    "result in to-from to exceed the limit",
+                    tt_dtype_text(dtype), to, from);
+  return TT_SUCCESS;
 }
 
 // Drops what a narrower float cannot hold, towards 0, so that numbers below 1 stay below 1.
@@ -167,71 +198,67 @@ static tt_value *truncate_to(tt_builder *b, tt_value *unit, tt_dtype dtype) {
 
 void tt_lower_uniform(tt_lowering *l) {
   tt_builder *b = l->b;
-  target self = target_of(l);
+  tt_random_target self = tt_random_target_of(l);
   if (!check_float(l, &self, true, "check_uniform_bounds")) return;
   tt_dtype narrow = tt_dtype_real(self.dtype);
   tt_value *from = tt_number(l, 1, self.real), *to = tt_number(l, 2, self.real), *range = tt_hlo_subtract(b, to, from);
-  tt_check_all(l, tt_hlo_compare(b, TT_LE, from, to), TT_INVALID_ARGUMENT,
-               "uniform_ expects to return a [from, to) range, but found from > to");
-  tt_check_all(l, tt_hlo_is_finite(b, tt_hlo_convert(b, range, narrow)), TT_INVALID_ARGUMENT,
-               "uniform_ expects to-from <= std::numeric_limits::max() of the dtype");
+  tt_require(l, check_uniform, 1, narrow);
   tt_value *unit = truncate_to(b, tt_random_uniform(l, 3, self.real, self.rank, self.dims), narrow);
   tt_value *low = tt_hlo_broadcast_like(b, from, unit), *high = tt_hlo_broadcast_like(b, to, unit);
   tt_value *x = tt_hlo_add(b, tt_hlo_multiply(b, unit, tt_hlo_broadcast_like(b, range, unit)), low);
   // What rounding brings up to the open end goes to the closed one, as in torch.cuda.
   x = tt_hlo_convert(b, tt_hlo_convert(b, x, narrow), self.real);
-  fill(l, &self, tt_hlo_select(b, tt_hlo_compare(b, TT_GE, x, high), low, x));
+  tt_random_fill(l, &self, tt_hlo_select(b, tt_hlo_compare(b, TT_GE, x, high), low, x));
 }
 
-static const char negative_std[] = "normal expects std >= 0.0, but found std < 0";
-
 void tt_lower_normal(tt_lowering *l) {
-  target self = target_of(l);
+  tt_random_target self = tt_random_target_of(l);
   if (!check_float(l, &self, true, "normal_kernel_cpu")) return;
-  tt_value *mean = tt_number(l, 1, self.real), *std = checked_number(l, 2, self.real, TT_GE, 0, negative_std);
+  tt_require(l, check_std, 2, self.real);
+  tt_value *mean = tt_number(l, 1, self.real), *std = tt_number(l, 2, self.real);
   // The variance of a complex number is shared by its parts.
   if (tt_dtype_is_complex(self.dtype)) std = constant_times(l->b, std, sqrt(0.5));
-  fill(l, &self, tt_add(l, tt_mul(l, tt_random_normal(l, 3, self.real, self.rank, self.dims), std), mean));
+  tt_random_fill(l, &self, tt_add(l, tt_mul(l, tt_random_normal(l, 3, self.real, self.rank, self.dims), std), mean));
 }
 
 void tt_lower_log_normal(tt_lowering *l) {
-  target self = target_of(l);
+  tt_random_target self = tt_random_target_of(l);
   if (!check_float(l, &self, false, "log_normal_cpu")) return;
-  tt_value *mean = tt_number(l, 1, self.real);
-  tt_value *std = checked_number(l, 2, self.real, TT_GT, 0, "log_normal_ expects std > 0.0, but found std <= 0");
+  tt_require(l, check_log_normal, 2, self.real);
+  tt_value *mean = tt_number(l, 1, self.real), *std = tt_number(l, 2, self.real);
   tt_value *x = tt_add(l, tt_mul(l, tt_random_normal(l, 3, self.real, self.rank, self.dims), std), mean);
-  fill(l, &self, tt_hlo_exponential(l->b, x));
+  tt_random_fill(l, &self, tt_hlo_exponential(l->b, x));
 }
 
 void tt_lower_exponential(tt_lowering *l) {
-  target self = target_of(l);
-  if (!check_continuous(l, &self, "Exponential")) return;
-  tt_value *lambda =
-      checked_number(l, 1, self.real, TT_GT, 0, "exponential_ expects lambda > 0.0, but found lambda <= 0");
-  fill(l, &self, tt_div(l, tt_random_exponential(l, 2, self.real, self.rank, self.dims), lambda));
+  tt_random_target self = tt_random_target_of(l);
+  if (!check_continuous(l, &self, "Exponential", tt_dtype_text(self.dtype))) return;
+  tt_require(l, check_lambda, 1, self.real);
+  tt_value *lambda = tt_number(l, 1, self.real);
+  tt_random_fill(l, &self, tt_div(l, tt_random_exponential(l, 2, self.real, self.rank, self.dims), lambda));
 }
 
 // median + sigma * tan(pi * (u - 1/2)). The sign is a bit of its own and the angle is measured from the pole, where the
 // tangent's tails are, so that these keep their full resolution.
 void tt_lower_cauchy(tt_lowering *l) {
   tt_builder *b = l->b;
-  target self = target_of(l);
-  if (!check_continuous(l, &self, "Cauchy")) return;
-  tt_value *median = tt_number(l, 1, self.real);
-  tt_value *sigma = checked_number(l, 2, self.real, TT_GT, 0, "cauchy_ expects sigma > 0.0, but found sigma <= 0");
+  tt_random_target self = tt_random_target_of(l);
+  if (!check_continuous(l, &self, "Cauchy", tt_dtype_type_name(self.dtype))) return;
+  tt_require(l, check_sigma, 2, self.real);
+  tt_value *median = tt_number(l, 1, self.real), *sigma = tt_number(l, 2, self.real);
   tt_value *bits = bits_for(l, 3, self.real, self.rank, self.dims), *one = tt_hlo_constant_like(b, bits, 1);
   tt_value *angle = constant_times(b, tt_random_open_unit(b, tt_hlo_shift_left(b, bits, one), self.real), M_PI / 2);
   tt_value *size = tt_hlo_divide(b, tt_hlo_cosine(b, angle), tt_hlo_sine(b, angle));
   tt_value *odd =
       tt_hlo_compare(b, TT_GE, bits, tt_hlo_constant_like(b, bits, ldexp(1, self.real == TT_F64 ? 63 : 31)));
   tt_value *x = tt_hlo_select(b, odd, tt_hlo_negate(b, size), size);
-  fill(l, &self, tt_add(l, tt_mul(l, x, sigma), median));
+  tt_random_fill(l, &self, tt_add(l, tt_mul(l, x, sigma), median));
 }
 
 // The number of the first success: ceil(log(u) / log(1 - p)). Integers are computed in double, as they may be large.
 void tt_lower_geometric(tt_lowering *l) {
   tt_builder *b = l->b;
-  target self = target_of(l);
+  tt_random_target self = tt_random_target_of(l);
   double p = tt_double(l, 1);
   if (!(p > 0 && p < 1)) tt_fail(l, TT_INVALID_ARGUMENT, "geometric_ expects p to be in (0, 1), but got p=%g", p);
   if (self.dtype == TT_BOOL || tt_dtype_is_complex(self.dtype))
@@ -240,18 +267,18 @@ void tt_lower_geometric(tt_lowering *l) {
   tt_dtype real = tt_dtype_is_integral(self.dtype) && tt_dtype_size(self.dtype) > 2 ? TT_F64 : self.real;
   tt_value *u = tt_random_open_uniform(l, 2, real, self.rank, self.dims);
   tt_value *count = tt_hlo_ceil(b, constant_times(b, tt_hlo_log(b, u), 1 / log1p(-p)));
-  fill(l, &self, tt_hlo_maximum(b, count, tt_hlo_constant_like(b, count, 1)));
+  tt_random_fill(l, &self, tt_hlo_maximum(b, count, tt_hlo_constant_like(b, count, 1)));
 }
 
 // --- coin flips -----------------------------------------------------------------------------------------------------------------
 
 void tt_lower_bernoulli_float(tt_lowering *l) {
-  target self = target_of(l);
+  tt_random_target self = tt_random_target_of(l);
   double p = tt_double(l, 1);
   if (!(p >= 0 && p <= 1)) tt_fail(l, TT_INVALID_ARGUMENT, "bernoulli_ expects p to be in [0, 1], but got p=%g", p);
   if (tt_dtype_is_complex(self.dtype))
     tt_fail(l, TT_NOT_IMPLEMENTED, "\"bernoulli_scalar_cpu_\" not implemented for '%s'", tt_dtype_text(self.dtype));
-  if (!tt_failed(l)) fill(l, &self, tt_random_bernoulli(l, 2, p, self.rank, self.dims));
+  if (!tt_failed(l)) tt_random_fill(l, &self, tt_random_bernoulli(l, 2, p, self.rank, self.dims));
 }
 
 // BOOL of the given shape, true with the probabilities in `p_arg`.
@@ -261,19 +288,22 @@ static tt_value *flips(tt_lowering *l, int p_arg, int generator_arg, int rank, c
   tt_value *p = tt_operand_as(l, p_arg, real);
   tt_value *ok = tt_hlo_and(b, tt_hlo_compare(b, TT_GE, p, tt_hlo_constant_like(b, p, 0)),
                             tt_hlo_compare(b, TT_LE, p, tt_hlo_constant_like(b, p, 1)));
-  tt_check_all(l, ok, TT_INVALID_ARGUMENT, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+  tt_check_all(l, ok, TT_INVALID_ARGUMENT,
+               "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error message be improved?  If "
+               "so, please report an enhancement request to PyTorch.)");
   tt_value *u = tt_random_uniform(l, generator_arg, real, rank, dims);
   return tt_hlo_compare(b, TT_LT, u, tt_hlo_broadcast_to(b, p, rank, dims));
 }
 
 void tt_lower_bernoulli_tensor(tt_lowering *l) {
-  target self = target_of(l);
-  if (tt_dtype_is_complex(self.dtype)) {
+  tt_random_target self = tt_random_target_of(l);
+  tt_dtype p = tt_tensor_arg(l, 1)->dtype;
+  if (tt_dtype_is_complex(self.dtype))
     tt_fail(l, TT_NOT_IMPLEMENTED, "\"bernoulli_tensor_cpu_self_\" not implemented for '%s'",
             tt_dtype_text(self.dtype));
-    return;
-  }
-  fill(l, &self, flips(l, 1, 2, self.rank, self.dims));
+  else if (!tt_dtype_is_float(p))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"bernoulli_tensor_cpu_p_\" not implemented for '%s'", tt_dtype_text(p));
+  if (!tt_failed(l)) tt_random_fill(l, &self, flips(l, 1, 2, self.rank, self.dims));
 }
 
 void tt_lower_bernoulli(tt_lowering *l) {
@@ -299,8 +329,11 @@ void tt_lower_normal_of_tensors(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "normal expects standard deviation to be non-complex");
   if (tt_failed(l)) return;
   tt_value *mean = tt_operand_as(l, 0, is_complex ? dtype : real), *std = tt_operand_as(l, 1, real);
-  tt_check_all(l, tt_hlo_compare(b, TT_GE, std, tt_hlo_constant_like(b, std, 0)), TT_INVALID_ARGUMENT,
-               std_tensor ? "normal expects all elements of std >= 0.0" : negative_std);
+  if (std_tensor)
+    tt_check_all(l, tt_hlo_compare(b, TT_GE, std, tt_hlo_constant_like(b, std, 0)), TT_INVALID_ARGUMENT,
+                 "normal expects all elements of std >= 0.0");
+  else
+    tt_require(l, check_std, 1, real);
   tt_hlo_broadcast_both(b, &mean, &std);
   if (tt_failed(l)) return;
   tt_value *x = tt_random_normal(l, 2, real, std->rank, std->dims);
@@ -310,208 +343,4 @@ void tt_lower_normal_of_tensors(tt_lowering *l) {
     std = tt_hlo_convert(b, std, dtype);
   }
   tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_add(b, mean, tt_hlo_multiply(b, x, std)), dtype));
-}
-
-// --- integers ---------------------------------------------------------------------------------------------------------------------
-
-// Bits of an integer that every value of a float dtype up to 2^digits holds exactly.
-static int digits_of(tt_dtype dtype) {
-  switch (dtype) {
-  case TT_F64: return 53;
-  case TT_F32: return 24;
-  case TT_F16: return 11;
-  case TT_BF16: return 8;
-  default: return 63;
-  }
-}
-
-// The integer x rounded to `digits` binary digits, to nearest even.
-static int64_t rounded(int64_t x, int digits) {
-  uint64_t size = x < 0 ? -(uint64_t)x : (uint64_t)x;
-  int length = 64 - __builtin_clzll(size | 1);
-  if (length <= digits) return x;
-  uint64_t step = UINT64_C(1) << (length - digits), rest = size % step;
-  size -= rest;
-  if (rest > step / 2 || (rest == step / 2 && (size / step) % 2 != 0)) size += step;
-  return x < 0 ? (int64_t)-size : (int64_t)size;
-}
-
-// The distance between neighbours of `x` in a float of `digits` binary digits.
-static int64_t spacing(int64_t x, int digits) {
-  int length = 64 - __builtin_clzll((uint64_t)llabs(x) | 1);
-  return INT64_C(1) << (length > digits ? length - digits : 0);
-}
-
-typedef struct range { // of integers: [from, from + size), where a size of 0 is 2^64
-  int64_t from;
-  uint64_t size;
-} range;
-
-// Largest and smallest integer of a dtype, within int64_t.
-static void integer_limits(tt_dtype dtype, int64_t *out_low, int64_t *out_high) {
-  int bits = dtype == TT_BOOL ? 1 : tt_dtype_bits(dtype);
-  bool is_signed = tt_dtype_is_signed(dtype);
-  *out_low = is_signed ? INT64_MIN >> (64 - bits) : 0;
-  *out_high = bits == 64 ? INT64_MAX : (INT64_C(1) << (bits - is_signed)) - 1;
-}
-
-static const char *c_name(tt_dtype dtype) { // as torch prints a caffe2::TypeMeta
-  static const struct {
-    tt_dtype dtype;
-    const char *name;
-  } names[] = {{TT_BOOL, "bool"},
-               {TT_U8, "unsigned char"},
-               {TT_S8, "signed char"},
-               {TT_S16, "short int"},
-               {TT_S32, "int"},
-               {TT_S64, "long int"},
-               {TT_U16, "short unsigned int"},
-               {TT_U32, "unsigned int"},
-               {TT_U64, "long unsigned int"},
-               {TT_F16, "c10::Half"},
-               {TT_BF16, "c10::BFloat16"},
-               {TT_F32, "float"},
-               {TT_F64, "double"}};
-  for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-    if (names[i].dtype == dtype) return names[i].name;
-  return tt_dtype_text(dtype);
-}
-
-static void check_limits(tt_lowering *l, tt_dtype dtype, int64_t from, int64_t last) {
-  int64_t low = INT64_MIN, high = INT64_MAX;
-  if (dtype == TT_F16) {
-    high = 65504;
-    low = -high;
-  } else if (!tt_dtype_is_float(dtype)) {
-    integer_limits(dtype, &low, &high);
-  }
-  if (from < low || from > high) tt_fail(l, TT_INVALID_ARGUMENT, "from is out of bounds for %s", c_name(dtype));
-  if (last < low || last > high) tt_fail(l, TT_INVALID_ARGUMENT, "to - 1 is out of bounds for %s", c_name(dtype));
-}
-
-// [from, to). A float must not round a number below `to` up to it, so the ends move inwards to where they are exact.
-static range bounded(tt_lowering *l, tt_dtype dtype, int64_t from, int64_t to) {
-  if (from >= to)
-    tt_fail(l, TT_INVALID_ARGUMENT, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld",
-            (long long)from, (long long)to);
-  if (!tt_failed(l) && tt_dtype_is_float(dtype)) {
-    int digits = digits_of(dtype);
-    if (rounded(from + 1, digits) < from) from = rounded(from + 1, digits) + spacing(from + 1, digits);
-    if (rounded(to - 1, digits) >= to) to = rounded(to - 1, digits) - spacing(to - 1, digits);
-    if (from >= to)
-      tt_fail(l, TT_INVALID_ARGUMENT,
-              "random_ expects 'from' casted to dtype to be less than 'to' casted to dtype, but got "
-              "from=%lld >= to=%lld",
-              (long long)from, (long long)to);
-  }
-  if (!tt_failed(l)) check_limits(l, dtype, from, to - 1);
-  return (range){from, (uint64_t)to - (uint64_t)from};
-}
-
-// [from, the largest that the dtype counts up to].
-static range unbounded(tt_lowering *l, tt_dtype dtype, int64_t from) {
-  if (from == INT64_MIN) return (range){from, 0};
-  int64_t low, last;
-  if (tt_dtype_is_float(dtype))
-    last = INT64_C(1) << digits_of(dtype);
-  else
-    integer_limits(dtype, &low, &last);
-  check_limits(l, dtype, from, last);
-  return (range){from, (uint64_t)last - (uint64_t)from + 1};
-}
-
-// random() of a dtype: [0, largest], where floats count to 2^digits.
-static range default_range(tt_dtype dtype) {
-  int64_t low, last;
-  if (tt_dtype_is_float(dtype))
-    last = INT64_C(1) << digits_of(dtype);
-  else
-    integer_limits(dtype, &low, &last);
-  return (range){0, (uint64_t)last + 1};
-}
-
-// Draws 32 bits where the range allows it. The remainder is as uneven as torch's: by size / 2^32 at most.
-static tt_value *draw_integers(tt_lowering *l, int generator_arg, const target *self, range r) {
-  tt_builder *b = l->b;
-  bool wide = r.size == 0 || r.size > UINT64_C(1) << 32;
-  tt_value *bits = tt_random_bits(l, generator_arg, wide ? TT_U64 : TT_U32, self->rank, self->dims);
-  bool all = r.size == 0 || (!wide && r.size == UINT64_C(1) << 32);
-  tt_value *size = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, bits->dtype, (int64_t)(all ? 1 : r.size)), bits);
-  tt_value *x = all ? bits : tt_hlo_remainder(b, bits, size);
-  // Offsets are added modulo 2^bits, so any result that fits its dtype is right, and 32 bits do for most.
-  bool narrow = !wide && r.from >= INT32_MIN && r.from <= INT32_MAX && r.size - 1 <= (uint64_t)(INT32_MAX - r.from);
-  if (narrow)
-    x = tt_hlo_bitcast_convert(b, x, TT_S32, x->rank, x->dims);
-  else if (wide)
-    x = tt_hlo_bitcast_convert(b, x, TT_S64, x->rank, x->dims);
-  else
-    x = tt_hlo_convert(b, x, TT_S64);
-  return tt_hlo_add(b, x, tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, x->dtype, r.from), x));
-}
-
-static void fill_with_integers(tt_lowering *l, int generator_arg, const target *self, range r) {
-  if (!tt_failed(l)) fill(l, self, draw_integers(l, generator_arg, self, r));
-}
-
-static bool check_integers(tt_lowering *l, const target *self) {
-  if (tt_dtype_is_complex(self->dtype))
-    tt_fail(l, TT_INVALID_ARGUMENT, "check_random_bounds handles only integral, floating-point and boolean types");
-  return !tt_failed(l);
-}
-
-void tt_lower_random(tt_lowering *l) {
-  target self = target_of(l);
-  if (check_integers(l, &self)) fill_with_integers(l, 1, &self, default_range(self.dtype));
-}
-
-void tt_lower_random_to(tt_lowering *l) {
-  target self = target_of(l);
-  if (check_integers(l, &self)) fill_with_integers(l, 2, &self, bounded(l, self.dtype, 0, tt_int(l, 1)));
-}
-
-void tt_lower_random_from(tt_lowering *l) {
-  target self = target_of(l);
-  if (!check_integers(l, &self)) return;
-  int64_t from = tt_int(l, 1);
-  range r = tt_has(l, 2) ? bounded(l, self.dtype, from, tt_int(l, 2)) : unbounded(l, self.dtype, from);
-  fill_with_integers(l, 3, &self, r);
-}
-
-// --- permutations -----------------------------------------------------------------------------------------------------------------
-
-static void key_less(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
-  (void)user;
-  results[0] = tt_hlo_compare(b, TT_LT, arguments[0], arguments[1]);
-}
-
-// 0 ... n - 1 sorted by random keys. Each number is the low part of its own key: XLA CPU sorts one array of 64-bit integers four
-// times as fast as keys with a payload. The random part has 40 bits for 16 million, so that equal ones, which would favour one
-// order, hardly occur.
-static tt_value *permutation(tt_lowering *l, int generator_arg, int64_t n) {
-  tt_builder *b = l->b;
-  int64_t low = (INT64_C(1) << (64 - __builtin_clzll((uint64_t)n | 1))) - 1; // the bits of n
-  tt_value *bits = tt_random_bits(l, generator_arg, TT_U64, 1, &n), *keys, *sorted;
-  tt_value *high = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, TT_U64, ~low), bits);
-  keys = tt_hlo_or(b, tt_hlo_and(b, bits, high), tt_hlo_iota(b, TT_U64, 1, &n, 0));
-  tt_hlo_sort(b, 1, &keys, 0, false, key_less, NULL, &sorted);
-  return tt_hlo_and(b, sorted, tt_hlo_not(b, high));
-}
-
-void tt_lower_randperm(tt_lowering *l) {
-  tt_builder *b = l->b;
-  int64_t n = tt_int(l, 0);
-  tt_dtype dtype = tt_output_dtype(l, 0, TT_S64);
-  int64_t largest = INT64_MAX, low;
-  if (n < 0) tt_fail(l, TT_INVALID_ARGUMENT, "n must be non-negative, got %lld", (long long)n);
-  if (dtype == TT_BOOL) tt_fail(l, TT_NOT_IMPLEMENTED, "\"randperm\" not implemented for '%s'", tt_dtype_text(dtype));
-  if (tt_dtype_is_float(dtype))
-    largest = (INT64_C(1) << digits_of(dtype)) + 1;
-  else
-    integer_limits(dtype, &low, &largest);
-  if (n > largest)
-    tt_fail(l, TT_INVALID_ARGUMENT, "n cannot be greater than %lld for %s type.", (long long)largest,
-            tt_dtype_text(dtype));
-  if (tt_failed(l)) return;
-  tt_value *x = n > 1 ? permutation(l, 1, n) : tt_hlo_splat(b, TT_U64, 1, &n, 0);
-  tt_set_result(l, 0, tt_hlo_convert(b, x, dtype));
 }

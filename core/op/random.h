@@ -23,4 +23,15 @@ tt_value *tt_random_bernoulli(tt_lowering *l, int generator_arg, double p, int r
 // The generator's state for `count` 32-bit draws that the lowering makes itself.
 tt_value *tt_random_state(tt_lowering *l, int generator_arg, int64_t count);
 
+// The tensor that an in-place op fills, its argument 0.
+typedef struct tt_random_target {
+  tt_dtype dtype; // of self
+  tt_dtype real;  // in which to compute
+  int rank;       // of the draws: a complex self has its two parts in one more dim
+  int64_t dims[TT_RANDOM_MAX_DIMS];
+} tt_random_target;
+
+tt_random_target tt_random_target_of(tt_lowering *l);
+void tt_random_fill(tt_lowering *l, const tt_random_target *self, tt_value *x); // result 0, converted
+
 #endif // TT_OP_RANDOM_H_

@@ -265,8 +265,12 @@ static tt_value *propose_binomial(tt_builder *b, tt_value *const *uniforms, tt_v
 // The rarer of success and failure is counted. NaN parameters give NaN.
 void tt_lower_binomial(tt_lowering *l) {
   tt_builder *b = l->b;
-  if (!check_float_operand(l, 0, "binomial_cpu") || !check_float_operand(l, 1, "binomial_cpu")) return;
   const tt_tensor *self = tt_tensor_arg(l, 0);
+  for (int i = 0; i < 2; ++i)
+    if (!tt_dtype_is_float(tt_tensor_arg(l, i)->dtype))
+      tt_fail(l, TT_VALUE, "binomial only supports floating-point dtypes for %s, got: %s", i == 0 ? "count" : "prob",
+              tt_dtype_text(tt_tensor_arg(l, i)->dtype));
+  if (tt_failed(l)) return;
   tt_dtype dtype = self->dtype, real = tt_random_dtype(dtype);
   tt_value *n = tt_operand_as(l, 0, real), *p = tt_operand_as(l, 1, real);
   tt_hlo_broadcast_both(b, &n, &p);

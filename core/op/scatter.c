@@ -67,10 +67,6 @@ static tt_value *spread_values(tt_lowering *l, const tt_value *x, int before, tt
   return tt_hlo_broadcast_to(b, values, x->rank, x->dims);
 }
 
-static tt_value *sum(tt_builder *b, tt_value *x, tt_value *y) {
-  return x->dtype == TT_BOOL ? tt_hlo_or(b, x, y) : tt_hlo_add(b, x, y);
-}
-
 static tt_value *put_by_mask(tt_lowering *l, tt_value *x, int item, tt_value *values, bool accumulate) {
   tt_builder *b = l->b;
   tt_value *mask = tt_hlo_convert(b, tt_list_operand(l, 1, item), TT_BOOL);
@@ -87,7 +83,7 @@ static tt_value *put_by_mask(tt_lowering *l, tt_value *x, int item, tt_value *va
   values = spread_values(l, x, item, mask, values);
   if (tt_failed(l)) return x;
   mask = tt_hlo_broadcast_in_dim(b, mask, x->rank, x->dims, map);
-  return tt_hlo_select(b, mask, accumulate ? sum(b, x, values) : values, x);
+  return tt_hlo_select(b, mask, accumulate ? tt_accumulate(b, x, values) : values, x);
 }
 
 // The number of elements that the masks must have true, as the values tell it: -1 when they do not.
@@ -253,7 +249,8 @@ static void end_scatter(tt_lowering *l, const element_scatter *s, tt_value *corn
 
 // The part of argument 3 that the index spans; a number for every index.
 static tt_value *scatter_source(tt_lowering *l, const element_scatter *s) {
-  if (!tt_tensor_arg(l, 3)) return tt_hlo_broadcast_to(l->b, tt_number(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
+  if (!tt_tensor_arg(l, 3))
+    return tt_hlo_broadcast_to(l->b, tt_fitting_operand_as(l, 3, s->x->dtype), s->map.rank, s->map.sizes);
   return tt_corner(l->b, tt_at_least_1d(l->b, tt_operand_as(l, 3, s->x->dtype)), s->map.sizes, -1);
 }
 
@@ -296,7 +293,7 @@ static void end_rows(tt_lowering *l, const row_scatter *s, tt_value *x) {
 
 // Argument 3 in the map's shape: a 0-d source is one row of one element, a number or 0-d value fills every row.
 static tt_value *row_source(tt_lowering *l, const row_scatter *s) {
-  tt_value *source = tt_operand_as(l, 3, s->x->dtype);
+  tt_value *source = tt_fitting_operand_as(l, 3, s->x->dtype);
   return tt_hlo_broadcast_to(l->b, source, s->map.rank, s->map.sizes);
 }
 
@@ -310,7 +307,7 @@ void tt_lower_index_add(tt_lowering *l) {
     source = tt_hlo_convert(b, source, TT_F32);
   }
   if (!tt_number_is_one(l, 4)) {
-    tt_value *alpha = tt_hlo_broadcast_like(b, tt_number(l, 4, x->dtype), source);
+    tt_value *alpha = tt_hlo_broadcast_like(b, tt_fitting_operand_as(l, 4, x->dtype), source);
     source = x->dtype == TT_BOOL ? tt_hlo_and(b, source, alpha) : tt_hlo_multiply(b, source, alpha);
   }
   x = tt_index_write(b, x, &s.map, source, TT_COMBINE_ADD);

@@ -36,14 +36,17 @@ static tt_value *log_softmax_backward(tt_builder *b, tt_value *grad, tt_value *o
 typedef tt_value *(*forward_fn)(tt_builder *b, tt_value *x, tt_axes axis);
 typedef tt_value *(*backward_fn)(tt_builder *b, tt_value *grad, tt_value *output, tt_axes axis);
 
+static bool check_float(tt_lowering *l, tt_dtype dtype) {
+  if (!tt_dtype_is_float(dtype))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"softmax\" not implemented for '%s'", tt_dtype_text(dtype));
+  return !tt_failed(l);
+}
+
 // (self, dim, half_to_float): the declared output is float32 for half_to_float.
 static void lower_forward(tt_lowering *l, forward_fn forward) {
   tt_value *x = tt_operand(l, 0);
   tt_dtype dtype = tt_output_dtype(l, 0, tt_bool(l, 2) ? TT_F32 : x->dtype);
-  if (tt_dtype_category(x->dtype) <= TT_CATEGORY_INTEGER) {
-    tt_fail(l, TT_NOT_IMPLEMENTED, "\"softmax\" not implemented for '%s'", tt_dtype_text(x->dtype));
-    return;
-  }
+  if (!check_float(l, x->dtype)) return;
   x = tt_hlo_convert(l->b, x, tt_compute_dtype(x->dtype));
   tt_set_result(l, 0, tt_hlo_convert(l->b, forward(l->b, x, tt_axes_one(l, 1, x)), dtype));
 }
@@ -68,9 +71,7 @@ void tt_lower_log_softmax_backward(tt_lowering *l) { lower_backward(l, log_softm
 void tt_lower_safe_softmax(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0);
   tt_dtype dtype = tt_dtype_arg(l, 2, x->dtype);
-  if (tt_dtype_category(dtype) <= TT_CATEGORY_INTEGER)
-    tt_fail(l, TT_NOT_IMPLEMENTED, "\"softmax\" not implemented for '%s'", tt_dtype_text(dtype));
-  if (tt_failed(l)) return;
+  if (!check_float(l, dtype)) return;
   x = tt_hlo_convert(l->b, tt_hlo_convert(l->b, x, dtype), tt_compute_dtype(dtype));
   tt_axes axis = tt_axes_one(l, 1, x);
   tt_value *greatest = tt_reduce(l->b, x, TT_REDUCE_MAX, axis);
@@ -112,7 +113,7 @@ static tt_axes dim_or_last(tt_lowering *l, int arg, const tt_value *x) {
 void tt_lower_masked_softmax(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0), *mask = spread_mask(l, tt_operand(l, 1), x);
   tt_axes axis = dim_or_last(l, 2, x);
-  if (tt_failed(l)) return;
+  if (!check_float(l, x->dtype)) return;
   tt_value *wide = tt_hlo_convert(l->b, x, tt_compute_dtype(x->dtype));
   wide = tt_hlo_select(l->b, mask, tt_hlo_constant_like(l->b, wide, -__builtin_inf()), wide);
   tt_set_result(l, 0, tt_hlo_convert(l->b, softmax(l->b, wide, axis), x->dtype));

@@ -68,11 +68,7 @@ static split_result try_match(tt_view *v, int base_rank, const int64_t *base, co
   v->rank = 0;
   v->base_rank = base_rank;
   int64_t strides[TT_VIEW_MAX_DIMS];
-  int64_t stride = 1;
-  for (int j = base_rank - 1; j >= 0; --j) {
-    strides[j] = stride;
-    stride *= base[j];
-  }
+  tt_row_major_strides(base_rank, base, strides);
   int next = 0;
   for (int j = 0; j < base_rank; ++j) {
     int first = next;

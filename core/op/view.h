@@ -50,6 +50,15 @@ typedef struct tt_view {
   int active[TT_VIEW_MAX_DIMS];
 } tt_view;
 
+// The strides of a row-major array without gaps; a size of 0 counts as 1.
+static inline void tt_row_major_strides(int rank, const int64_t *sizes, int64_t *strides) {
+  int64_t stride = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= sizes[i] > 0 ? sizes[i] : 1;
+  }
+}
+
 // Matches a window of `rank` dimensions on a row-major array of `base_rank` dims, both in elements of one dtype.
 void tt_view_match(int base_rank, const int64_t *base, int rank, const int64_t *sizes, const int64_t *strides,
                    int64_t offset, tt_view *out_view);

@@ -12,12 +12,8 @@ typedef struct window {
 // The window that is all of an array with these dims.
 static window whole(int rank, const int64_t *dims) {
   window w = {.rank = rank};
-  int64_t stride = 1;
-  for (int i = rank - 1; i >= 0; --i) {
-    w.sizes[i] = dims[i];
-    w.strides[i] = stride;
-    stride *= dims[i] > 0 ? dims[i] : 1;
-  }
+  for (int i = 0; i < rank; ++i) w.sizes[i] = dims[i];
+  tt_row_major_strides(rank, dims, w.strides);
   return w;
 }
 

@@ -82,9 +82,10 @@ bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count);
 // call fails; with NULL the call copies first.
 tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype host_dtype,
                             void (*host_done)(void *user), void *user);
-// Reads `tensor` into dense row-major host memory of the same sizes in its own dtype. Blocking: the data is there when the
-// call returns. Otherwise it is there after the next tt_synchronize, and `data` must stay until then.
-tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, bool blocking);
+// Reads `tensor` into dense row-major host memory of the same sizes in its own dtype. With NULL for `host_done` the data is
+// there when the call returns. Otherwise the call does not wait: the copy is work of the device's queue like a program, and
+// `host_done` is called with `user`, on any thread, when the host memory is no longer written, also when the call fails.
+tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, void (*host_done)(void *user), void *user);
 // dst = src with conversion and broadcasting; both on tpu devices, perhaps different ones.
 tt_status tt_copy(const tt_tensor *dst, const tt_tensor *src);
 // The one element of a tensor, 16 bytes at most.

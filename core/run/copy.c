@@ -63,15 +63,6 @@ static int64_t element_count(const tt_tensor *t) {
   return count;
 }
 
-// Row-major strides for a tensor's sizes.
-static void dense_strides(const tt_tensor *t, int64_t strides[TT_MAX_RANK]) {
-  int64_t stride = 1;
-  for (int i = t->rank - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= t->sizes[i];
-  }
-}
-
 // Row-major without gaps, at any offset.
 static bool is_dense(const tt_tensor *t) {
   int64_t stride = 1;
@@ -86,7 +77,7 @@ static bool covers_densely(const tt_tensor *t) {
   return t->offset == 0 && is_dense(t) && element_count(t) * tt_dtype_size(t->dtype) == t->storage->byte_size;
 }
 
-// --- from the host --------------------------------------------------------------------------------------------------------------
+// --- host memory that a transfer uses ---------------------------------------------------------------------------------------------
 
 typedef struct host_release {
   void (*done)(void *user);
@@ -95,21 +86,21 @@ typedef struct host_release {
 
 static void on_transfer_done(tt_status status, void *user) {
   host_release *release = user;
-  tt_status_free(status); // the buffer carries the same failure
+  tt_status_free(status); // the buffer or the queue carries the same failure
   release->done(release->user);
   tt_free(release);
 }
 
-// Calls release->done when `event` is ready; `event` is released.
-static void release_when(tt_event *event, host_release *release) {
+// Calls release->done when `event` is ready.
+static void release_when(const tt_event *event, host_release *release) {
   tt_status status = tt_event_on_ready(event, on_transfer_done, release);
-  if (status) { // no callback will come: wait here
-    tt_status_free(status);
-    tt_status_free(tt_event_wait(event));
-    on_transfer_done(TT_SUCCESS, release);
-  }
-  tt_event_release(event);
+  if (status == TT_SUCCESS) return;
+  tt_status_free(status); // no callback will come: wait here
+  tt_status_free(tt_event_wait(event));
+  on_transfer_done(TT_SUCCESS, release);
 }
+
+// --- from the host --------------------------------------------------------------------------------------------------------------
 
 typedef struct staged_block {
   void *block;
@@ -142,6 +133,7 @@ static tt_status upload_staged(tt_device *device, const void *data, const tt_lay
     on_transfer_done(TT_SUCCESS, release);
   else
     release_when(&event, release);
+  tt_event_release(&event);
   return status;
 }
 
@@ -160,6 +152,7 @@ static tt_status upload_asynchronously(tt_device *device, const void *data, cons
   }
   *release = (host_release){done, user};
   release_when(&event, release);
+  tt_event_release(&event);
   return TT_SUCCESS;
 }
 
@@ -202,7 +195,7 @@ tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype 
   tt_storage *temporary;
   TT_TRY(upload_temporary(tensor, data, host_dtype, host_done, user, &temporary));
   int64_t strides[TT_MAX_RANK];
-  dense_strides(tensor, strides);
+  tt_row_major_strides(tensor->rank, tensor->sizes, strides);
   tt_tensor source = {.storage = temporary,
                       .dtype = host_dtype,
                       .rank = tensor->rank,
@@ -236,24 +229,32 @@ static tt_status copy_host_range(const tt_buffer *buffer, int64_t offset, void *
   return TT_SUCCESS;
 }
 
-static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int64_t offset, void *data, int64_t size,
-                          bool blocking) {
-  tt_counter_add(TT_COUNTER_bytes_from_device, size);
-  if (blocking && tt_client_is_host(buffer->device->client)) {
+// A whole value or, on a host platform, any range of it.
+static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int64_t offset, void *data, int64_t size) {
+  if (tt_client_is_host(buffer->device->client)) {
     TT_TRY(wait_for(buffer));
     return copy_host_range(buffer, offset, data, size);
   }
   if (offset != 0 || size != layout->byte_size) return tt_internal_error("a partial download from a device's memory");
   tt_event done = {0};
   TT_TRY(tt_buffer_to_host(buffer, data, size, &done));
-  if (!blocking) {
-    tt_queue_add(buffer->device, done, "copy to the host");
-    return TT_SUCCESS;
-  }
   tt_counter_add(TT_COUNTER_host_waits, 1);
   tt_status status = tt_event_wait(&done);
   tt_event_release(&done);
   return tt_status_join(tt_queue_take_failure(buffer->device), status);
+}
+
+// A whole value. `release` is taken over: done and freed once the host memory is no longer written.
+static tt_status download_asynchronously(const tt_buffer *buffer, void *data, host_release *release) {
+  tt_event done = {0};
+  tt_status status = tt_buffer_to_host(buffer, data, buffer->byte_size, &done);
+  if (status) {
+    on_transfer_done(TT_SUCCESS, release);
+    return status;
+  }
+  release_when(&done, release);
+  tt_queue_add(buffer->device, done, "copy to the host");
+  return TT_SUCCESS;
 }
 
 // Can these bytes be taken from the storage's memory without a program?
@@ -263,31 +264,53 @@ static bool is_plain_range(const tt_tensor *t, bool blocking) {
   return blocking && is_dense(t) && tt_client_is_host(t->storage->device->client);
 }
 
-tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, bool blocking) {
-  int64_t size = element_count(tensor) * tt_dtype_size(tensor->dtype);
-  if (size == 0) return TT_SUCCESS;
+// A storage in which the tensor's elements lie densely at *out_offset, in bytes; the caller's reference.
+static tt_status find_dense(const tt_tensor *tensor, bool blocking, tt_storage **out_storage, int64_t *out_offset) {
   if (tt_record_active()) return no_host_read_while_recording();
+  bool plain = is_plain_range(tensor, blocking);
+  *out_offset = plain ? tensor->offset * tt_dtype_size(tensor->dtype) : 0;
+  if (!plain) return run_contiguous(tensor, out_storage);
+  *out_storage = tt_storage_retain(tensor->storage);
+  return TT_SUCCESS;
+}
+
+// `release` NULL: blocking. Else it is taken over.
+static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size, host_release *release) {
   tt_storage *storage = NULL;
-  int64_t offset = tensor->offset * tt_dtype_size(tensor->dtype);
-  if (is_plain_range(tensor, blocking)) {
-    storage = tt_storage_retain(tensor->storage);
-  } else {
-    TT_TRY(run_contiguous(tensor, &storage));
-    offset = 0;
-  }
   tt_buffer *buffer = NULL;
   const tt_layout *layout;
-  tt_status status = tt_storage_read(storage, &buffer, &layout);
-  if (!status && !buffer)
-    memset(data, 0, (size_t)size); // uninitialised memory reads as zeros
-  else if (!status)
-    status = download(buffer, layout, offset, data, size, blocking);
+  int64_t offset = 0;
+  tt_status status = find_dense(tensor, release == NULL, &storage, &offset);
+  if (!status) status = tt_storage_read(storage, &buffer, &layout);
+  if (!status && !buffer) memset(data, 0, (size_t)size); // uninitialised memory reads as zeros
+  if (buffer) tt_counter_add(TT_COUNTER_bytes_from_device, size);
+  if (buffer && release)
+    status = download_asynchronously(buffer, data, release);
+  else if (buffer)
+    status = download(buffer, layout, offset, data, size);
+  else if (release)
+    on_transfer_done(TT_SUCCESS, release);
   tt_buffer_release(buffer);
   tt_storage_release(storage);
   return status;
 }
 
-tt_status tt_item(const tt_tensor *tensor, void *out_element) { return tt_copy_to_host(tensor, out_element, true); }
+tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, void (*host_done)(void *user), void *user) {
+  int64_t size = element_count(tensor) * tt_dtype_size(tensor->dtype);
+  host_release *release = host_done && size > 0 ? tt_malloc(sizeof *release) : NULL;
+  if (release) {
+    *release = (host_release){host_done, user};
+    return copy_to_host(tensor, data, size, release);
+  }
+  // Nothing to copy, or no memory to leave it to itself.
+  tt_status status = size > 0 ? copy_to_host(tensor, data, size, NULL) : TT_SUCCESS;
+  if (host_done) host_done(user);
+  return status;
+}
+
+tt_status tt_item(const tt_tensor *tensor, void *out_element) {
+  return tt_copy_to_host(tensor, out_element, NULL, NULL);
+}
 
 // --- between tensors --------------------------------------------------------------------------------------------------------------
 
@@ -323,7 +346,7 @@ static tt_status copy_across(const tt_tensor *dst, const tt_tensor *src) {
   if (!status) status = tt_storage_create_with(copy, layout, &moved);
   if (!status) {
     int64_t strides[TT_MAX_RANK];
-    dense_strides(src, strides);
+    tt_row_major_strides(src->rank, src->sizes, strides);
     tt_tensor source = *src;
     source.storage = moved;
     source.strides = strides;

@@ -215,6 +215,10 @@ static tt_status execute(launch *l, tt_results *results) {
 }
 
 tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *out_results) {
+  for (int i = 0; i < plan->requirement_count; ++i) {
+    const tt_requirement *r = &plan->requirements[i];
+    TT_TRY(r->test(call->args, r->arg, r->dtype));
+  }
   launch l = {.plan = plan, .call = call, .key = key};
   l.device = tt_client_device(tt_runtime_client(), call->device_index);
   tt_status status = prepare_results(plan, call->device_index, out_results);

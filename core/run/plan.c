@@ -163,6 +163,12 @@ static tt_status fill_outputs(tt_recorder *r, const tt_plan_request *request, tt
   return TT_SUCCESS;
 }
 
+static tt_status set_requirements(tt_plan *plan, const tt_requirement *requirements, int count) {
+  plan->requirement_count = count;
+  plan->requirements = tt_arena_copy(&plan->arena, requirements, (size_t)count * sizeof *requirements);
+  return count && !plan->requirements ? out_of_memory() : TT_SUCCESS;
+}
+
 static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_plan *plan) {
   plan->op_name = request->op_name;
   plan->random_count = r->random_count;
@@ -170,6 +176,7 @@ static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_p
       &plan->arena, (size_t)(r->record_count + request->result_count + r->check_count) + 1, sizeof *values);
   if (!values) return out_of_memory();
   int count;
+  TT_TRY(set_requirements(plan, r->requirements, r->requirement_count));
   TT_TRY(fill_inputs(r, plan));
   TT_TRY(fill_results(request, plan));
   TT_TRY(fill_outputs(r, request, plan, values, &count));
@@ -246,9 +253,12 @@ tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *writte
   adopted->executable = plan->executable ? tt_executable_retain(plan->executable) : NULL;
   memcpy(adopted->checks, plan->checks, (size_t)plan->check_count * sizeof *plan->checks);
   adopted->check_count = plan->check_count;
-  if (adopt_inputs(plan, adopted, operand_count) && adopt_outputs(plan, adopted, operand_count, written, count) &&
+  tt_status status = set_requirements(adopted, plan->requirements, plan->requirement_count);
+  if (!status && adopt_inputs(plan, adopted, operand_count) &&
+      adopt_outputs(plan, adopted, operand_count, written, count) &&
       (written || adopt_results(adopted, results, count)))
     return adopted;
+  tt_status_free(status);
   tt_plan_release(adopted);
   return NULL;
 }

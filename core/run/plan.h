@@ -48,12 +48,13 @@ typedef struct tt_plan {
   tt_executable *executable; // NULL when there is nothing to run
   const char *op_name;       // static
   int64_t random_count;
-  int input_count, output_count, result_count, check_count;
+  int input_count, output_count, result_count, check_count, requirement_count;
   tt_plan_input *inputs;
   tt_plan_output *outputs; // the program's results in order; the checks follow them
   tt_plan_result *results;
   tt_plan_check *checks;
-  tt_arena arena; // owns the arrays
+  tt_requirement *requirements; // of the call's arguments
+  tt_arena arena;               // owns the arrays
 } tt_plan;
 
 // What the recorder's program gives out, in this order.

@@ -226,6 +226,9 @@ static void append_client(tt_string *out, tt_client *client) {
     const tt_device *device = tt_client_device(client, i);
     tt_string_printf(out, "%s{\"index\": %d, \"id\": %lld, \"memory\": %lld", i > 0 ? ", " : "", i,
                      (long long)device->id, (long long)device->memory_limit);
+    tt_device_properties properties = {.name = ""};
+    tt_status_free(tt_device_get_properties(i, &properties)); // cannot fail for a device of the client
+    append_member(out, "name", properties.name);
     append_member(out, "kind", device->kind);
     tt_string_append(out, "}");
   }

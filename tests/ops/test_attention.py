@@ -5,16 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights_like
 
 aten = torch.ops.aten
 sdpa = F.scaled_dot_product_attention
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-12}
 
 
-@pytest.fixture(autouse=True)
-def _full_float32():
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 def check(q, k, v, mask=None, **kwargs):
@@ -25,7 +23,7 @@ def check(q, k, v, mask=None, **kwargs):
         leaves = [x.detach().to(device).requires_grad_() for x in ((q, k, v, mask) if learned else (q, k, v))]
         bias = leaves[3] if learned else None if mask is None else mask.to(device)
         y = sdpa(*leaves[:3], attn_mask=bias, **kwargs)
-        grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        grads = torch.autograd.grad(y, leaves, weights_like(y))
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
     t = TOLERANCE[q.dtype]
     for actual, expected in zip(*outcomes, strict=True):
@@ -153,7 +151,28 @@ def test_three_dimensions_take_torchs_own_formula():
     torch.testing.assert_close(sdpa(q.to("tpu"), q.to("tpu"), q.to("tpu")).cpu(), sdpa(q, q, q), rtol=1e-5, atol=1e-5)
 
 
-def test_heads_that_do_not_fit_are_refused():
-    q, k = rand(2, 4, 5, 8).to("tpu"), rand(2, 3, 5, 8).to("tpu")
-    with pytest.raises(RuntimeError, match="must match the size of tensor"):
-        sdpa(q, k, k)
+@pytest.mark.parametrize(
+    "k, v, kwargs",
+    [
+        ((2, 2, 5, 8), (2, 2, 5, 8), {}),  # would fit with enable_gqa
+        (Q, (2, 2, 5, 8), {}),
+        ((2, 3, 5, 8), (2, 3, 5, 8), {}),
+        ((2, 3, 5, 8), (2, 3, 5, 8), {"enable_gqa": True}),
+        ((2, 8, 5, 8), (2, 8, 5, 8), {"enable_gqa": True}),
+        ((3, 4, 5, 8), (3, 4, 5, 8), {}),
+        ((2, 4, 5, 16), Q, {}),
+        (Q, Q, {"dropout_p": 2.0}),
+    ],
+)
+def test_sizes_that_do_not_fit(k, v, kwargs):
+    with pytest.raises(RuntimeError) as expected:
+        sdpa(rand(*Q), rand(*k), rand(*v), **kwargs)
+    with pytest.raises(RuntimeError) as caught:
+        sdpa(rand(*Q).to("tpu"), rand(*k).to("tpu"), rand(*v).to("tpu"), **kwargs)
+    assert str(caught.value) == str(expected.value)
+
+
+def test_complex_numbers_are_refused():
+    x = torch.ones(Q, dtype=torch.complex64, device="tpu")
+    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
+        sdpa(x, x, x)

@@ -3,14 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights_like
 from torch import nn
 
-
-@pytest.fixture(autouse=True)
-def _full_float32():
-    with torch.tpu.precision("highest"):
-        yield
-
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3, torch.float32: 1e-5, torch.complex64: 1e-5, torch.float64: 1e-12}
 
@@ -25,7 +21,7 @@ def check(function, *args):
     for device in ("tpu", "cpu"):
         leaves = [x.detach().to(device).requires_grad_() for x in args]
         y = function(*leaves)
-        grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        grads = torch.autograd.grad(y, leaves, weights_like(y))
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
         strides.append(y.stride())
     assert strides[0] == strides[1]

@@ -4,15 +4,10 @@ import math
 
 import pytest
 import torch
+from helpers import to_tpu
 
 UNARY = "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt"
 UNARY += " sigmoid sign sin sinh sqrt tan tanh trunc"
-
-
-def to_tpu(x):
-    if isinstance(x, (list, tuple)):
-        return type(x)(to_tpu(i) for i in x)
-    return x.detach().to("tpu") if isinstance(x, torch.Tensor) else x
 
 
 def tensors(seed=0, dtype=torch.float32):

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import flat, to_tpu
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
 long = torch.long
@@ -18,22 +19,12 @@ def make(*shape, dtype=torch.float32):
     return x.to(dtype)
 
 
-def move(x):
-    if isinstance(x, (list, tuple)):
-        return type(x)(map(move, x))
-    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-
-def flat(x):
-    return [x] if isinstance(x, torch.Tensor) else [y for y in x if y is not None]
-
-
 def check(function, *args, rtol=None, atol=None):
     """Same values, dtypes and shapes on CPU and TPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = flat(function(*args))
-    for actual, wanted in zip(flat(function(*move(args))), expected, strict=True):
+    for actual, wanted in zip(flat(function(*to_tpu(args))), expected, strict=True):
         assert actual.device.type == "tpu"
         torch.testing.assert_close(actual.cpu(), wanted, equal_nan=True, rtol=rtol, atol=atol)
 
@@ -54,7 +45,7 @@ def check_error(function, *args, match=None):
     with pytest.raises(Exception) as expected:
         function(*args)
     with pytest.raises(type(expected.value), match=match):
-        function(*move(args))
+        function(*to_tpu(args))
         torch.tpu.synchronize()
 
 

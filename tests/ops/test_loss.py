@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import to_tpu
 
 REDUCTIONS = ["none", "mean", "sum"]
 
@@ -12,10 +13,6 @@ def value_and_gradient(loss, x, *rest):
     y = loss(x, *rest)
     (y * torch.linspace(1, 2, y.numel(), device=y.device, dtype=y.dtype).reshape(y.shape)).sum().backward()
     return y.detach(), x.grad
-
-
-def to_tpu(x):
-    return x.to("tpu") if isinstance(x, torch.Tensor) else x
 
 
 def check(loss, x, *rest, rtol=1e-5, atol=1e-6):

@@ -1,18 +1,18 @@
 """Products of matrices and vectors in every dtype and layout, against CPU torch in full float32."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import weights_like
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 OTHERS = [torch.int64, torch.int32, torch.uint8, torch.complex64, torch.complex128]
 aten = torch.ops.aten
 
 
-@pytest.fixture(autouse=True)
-def _full_float32():
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 def tolerance(dtype):
@@ -26,7 +26,7 @@ def check(function, *args):
         leaves = [x.detach().to(device).requires_grad_(x.is_floating_point()) for x in args]
         y = function(*leaves)
         wanted = [x for x in leaves if x.requires_grad]
-        grads = torch.autograd.grad(y, wanted, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)) if wanted else ()
+        grads = torch.autograd.grad(y, wanted, weights_like(y)) if wanted else ()
         outcomes.append([x.detach().cpu() for x in (y, *grads)])
     for actual, expected in zip(*outcomes, strict=True):
         t = tolerance(expected.dtype)
@@ -165,3 +165,50 @@ def test_errors_are_torchs(call):
     with pytest.raises(RuntimeError) as actual:
         call(lambda x: x.to("tpu"))
     assert str(expected.value).splitlines()[0] in str(actual.value)
+
+
+A, B, BATCH, V = (2, 3), (3, 4), (5, 2, 3), (3,)
+OUTS = {  # the result's sizes and the call, of operands made by `t`
+    "mm": ((2, 4), lambda t, out: torch.mm(t(*A), t(*B), out=out)),
+    "bmm": ((5, 2, 4), lambda t, out: torch.bmm(t(*BATCH), t(5, 3, 4), out=out)),
+    "addmm": ((2, 4), lambda t, out: torch.addmm(t(4), t(*A), t(*B), out=out)),
+    "baddbmm": ((5, 2, 4), lambda t, out: torch.baddbmm(t(5, 2, 4), t(*BATCH), t(5, 3, 4), out=out)),
+    "matmul": ((5, 2, 4), lambda t, out: torch.matmul(t(*BATCH), t(*B), out=out)),
+    "mv": ((2,), lambda t, out: torch.mv(t(*A), t(*V), out=out)),
+    "addmv": ((2,), lambda t, out: torch.addmv(t(2), t(*A), t(*V), out=out)),
+    "dot": ((), lambda t, out: torch.dot(t(*V), t(*V), out=out)),
+    "linear": ((2, 4), lambda t, out: torch._C._nn.linear(t(*A), t(4, 3), t(4), out=out)),
+    "outer": ((2, 3), lambda t, out: torch.outer(t(2), t(*V), out=out)),
+    # and others of torch's structured kernels
+    "gather": ((2,), lambda t, out: torch.gather(t(2), 0, t(2).long(), out=out)),
+    "softmax": ((2, 3), lambda t, out: torch.softmax(t(*A), 1, out=out)),
+    "tril": ((2, 3), lambda t, out: torch.tril(t(*A), out=out)),
+    "argmax": ((2,), lambda t, out: torch.argmax(t(*A), 1, out=out)),
+    "isin": ((2, 3), lambda t, out: torch.isin(t(*A), t(2), out=out)),
+}
+
+
+def run_out(case, device, dtype, sizes):
+    out = torch.full(sizes, 7, device=device, dtype=dtype)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            OUTS[case][1](lambda *sizes: torch.zeros(sizes, device=device), out)
+            ended = "done"
+        except RuntimeError as error:
+            ended = str(error)
+    return ended, out.tolist(), [str(w.message) for w in caught]
+
+
+@pytest.mark.parametrize("case", OUTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32, torch.bool, torch.complex64])
+def test_out_of_another_dtype(case, dtype):
+    sizes = OUTS[case][0]
+    assert run_out(case, "tpu", dtype, sizes) == run_out(case, "cpu", dtype, sizes)
+
+
+@pytest.mark.parametrize("case", OUTS)
+@pytest.mark.parametrize("sizes", [(0,), (7,), (2, 4, 1)])
+def test_out_of_another_size(case, sizes):
+    dtype = {"argmax": torch.int64, "isin": torch.bool}.get(case, torch.float32)
+    assert run_out(case, "tpu", dtype, sizes) == run_out(case, "cpu", dtype, sizes)

@@ -3,24 +3,21 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import flat, to_tpu, weights_like
 from torch import nn
 
 aten = torch.ops.aten
 
 
-def move(x):
-    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-
 def outcome(function, args):
     """Results and gradients of every argument that wants one."""
     results = function(*args)
-    results = [results] if isinstance(results, torch.Tensor) else list(results)
+    results = flat(results)
     wanted = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
     grads = []
     if wanted:
         y = results[0]
-        weight = torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)
+        weight = weights_like(y)
         grads = torch.autograd.grad((y * weight).sum(), wanted)
     return [*(r.detach() for r in results), *grads]
 
@@ -34,7 +31,7 @@ def check(function, *args):
         )
 
     narrow = any(isinstance(x, torch.Tensor) and x.dtype == torch.bfloat16 for x in args)
-    actual = outcome(function, [move(x) for x in args])
+    actual = outcome(function, [to_tpu(x) for x in args])
     exact = outcome(function, [widen(x) for x in args])
     for a, e, like in zip(actual, exact, outcome(function, args), strict=True):
         if not narrow:  # statistics of narrow inputs are float32 here, as on CUDA

@@ -4,28 +4,18 @@ import math
 
 import pytest
 import torch
+from helpers import flat, to_tpu
 
 INF, NAN = math.inf, math.nan
 FLOATS = [torch.float32, torch.bfloat16]
 SPECIAL = [0.0, -0.0, 0.3, -0.7, 1.0, -1.0, 2.5, -3.5, 7.0, 0.001, INF, -INF, NAN]
 
 
-def to_tpu(x):
-    """Moves the tensors in a nest of lists and tuples."""
-    if isinstance(x, (list, tuple)):
-        return type(x)(to_tpu(i) for i in x)
-    if not isinstance(x, torch.Tensor):
-        return x
-    return x.detach().to("tpu").requires_grad_(x.requires_grad)
-
-
 def check(function, *args, rtol=None, atol=None, **kwargs):
     """Same values, dtypes and shapes on CPU and TPU. bfloat16 may differ by one rounding."""
     expected = function(*args, **kwargs)
     actual = function(*to_tpu(args), **kwargs)
-    if isinstance(expected, torch.Tensor):
-        expected, actual = [expected], [actual]
-    for e, a in zip(expected, actual, strict=True):
+    for e, a in zip(flat(expected), flat(actual), strict=True):
         narrow = e.dtype in (torch.bfloat16, torch.float16)
         tolerance = {"rtol": 2e-2 if narrow else rtol, "atol": 1e-2 if narrow else atol}
         if rtol is None and not narrow:

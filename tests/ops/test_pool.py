@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import flat, picture_layouts, weights_like
 
 aten = torch.ops.aten
 NAN = float("nan")
@@ -18,11 +19,10 @@ def check(function, x):
     outcomes = []
     for device in ("tpu", "cpu"):
         leaf = x.detach().to(device).requires_grad_(x.is_floating_point())
-        results = function(leaf)
-        results = [results] if isinstance(results, torch.Tensor) else list(results)
+        results = flat(function(leaf))
         y = results[0]
         if leaf.requires_grad:
-            results += torch.autograd.grad(y, leaf, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+            results += torch.autograd.grad(y, leaf, weights_like(y))
         outcomes.append([r.detach() for r in results])
     for actual, expected in zip(*outcomes, strict=True):
         assert_same(actual, expected)
@@ -116,8 +116,7 @@ def test_dtypes(dtype):
 
 def test_layouts():
     x = torch.randn(2, 3, 9, 8)
-    last = x.to(memory_format=torch.channels_last)
-    for view in (last, x.transpose(2, 3), x[:, 1:, ::2], x[:1].expand(2, 3, 9, 8)):
+    for view in picture_layouts(x):
         check(lambda x: F.max_pool2d(x, 2, return_indices=True), view)
         check(lambda x: F.avg_pool2d(x, 2), view)
         check(lambda x: F.adaptive_avg_pool2d(x, 3), view)

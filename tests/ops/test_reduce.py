@@ -4,30 +4,14 @@ import math
 
 import pytest
 import torch
+from helpers import LAYOUTS, flat, to_tpu
 
 INF, NAN = math.inf, math.nan
-
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "transposed": lambda x: x.transpose(0, -1),
-    "sliced": lambda x: x[1:, :, ::2],
-    "expanded": lambda x: x[:, :1].expand(-1, 5, -1),
-}
-
-
-def move(x):
-    if isinstance(x, (list, tuple)):
-        return type(x)(map(move, x))
-    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-
-def flat(x):
-    return [x] if isinstance(x, torch.Tensor) else list(x)
 
 
 def check(function, *args, rtol=None, atol=None):
     """Same values, dtypes and shapes on CPU and TPU."""
-    for actual, expected in zip(flat(function(*move(args))), flat(function(*args)), strict=True):
+    for actual, expected in zip(flat(function(*to_tpu(args))), flat(function(*args)), strict=True):
         if rtol is None and expected.dtype in (torch.bfloat16, torch.float16):
             rtol, atol = 1e-2, 1e-2
         assert actual.device.type == "tpu"
@@ -43,13 +27,13 @@ def check_gradient(function, x):
         (result * weight.to(result.dtype).to(x.device)).sum().backward()
         return x.grad
 
-    actual, expected = gradient(move(x.requires_grad_())), gradient(x)
+    actual, expected = gradient(to_tpu(x.requires_grad_())), gradient(x)
     torch.testing.assert_close(actual.cpu(), expected, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
 def check_raises(error, text, function, *args):
     with pytest.raises(error, match=text):
-        flat(function(*move(args)))[0].cpu()
+        flat(function(*to_tpu(args)))[0].cpu()
 
 
 def numbers(*shape, dtype=torch.float32):
@@ -87,7 +71,7 @@ def test_totals(name, dtype):
     check(TOTALS[name], numbers(3, 4, 5, dtype=dtype))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - {"empty"}))
 def test_layouts(layout):
     function = LAYOUTS[layout]
     check(lambda x: (function(x).sum(0), function(x).mean((1, 2)), function(x).amax(-1), *function(x).max(1)), numbers(3, 4, 6))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import picture_layouts, weights_like
 
 MODES = [("nearest", 1), ("nearest", 2), ("nearest", 3), ("nearest-exact", 2), ("linear", 1), ("bilinear", 2),
          ("trilinear", 3), ("bicubic", 2)]  # fmt: skip
@@ -16,7 +17,7 @@ def check(function, x, tolerance=3e-5, strides=True):
         y = function(leaf)
         results = [y]
         if leaf.requires_grad:
-            results += torch.autograd.grad(y, leaf, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+            results += torch.autograd.grad(y, leaf, weights_like(y))
         outcomes.append(results)
     for actual, expected in zip(*outcomes, strict=True):
         torch.testing.assert_close(actual.cpu(), expected, rtol=tolerance, atol=tolerance * 3, equal_nan=True)
@@ -80,7 +81,7 @@ def test_bytes():
 
 def test_layouts():
     x = torch.randn(2, 3, 6, 5)
-    for view in (x.to(memory_format=torch.channels_last), x.transpose(2, 3), x[:, 1:, ::2], x[:1].expand(2, 3, 6, 5)):
+    for view in picture_layouts(x):
         check(lambda x: F.interpolate(x, (8, 7), mode="bilinear"), view)
         check(lambda x: F.interpolate(x, scale_factor=2), view)
     check(lambda x: F.interpolate(x, (3, 3), mode="bilinear"), torch.randn(0, 3, 5, 5))
@@ -103,7 +104,7 @@ def check_grid(function, x, grid, tolerance=2e-5):
     for device in ("tpu", "cpu"):
         leaves = [t.detach().to(device).requires_grad_() for t in (x, grid)]
         y = function(*leaves)
-        grads = torch.autograd.grad(y, leaves, torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y))
+        grads = torch.autograd.grad(y, leaves, weights_like(y))
         outcomes.append((y.detach(), *grads))
     for actual, expected in zip(*outcomes, strict=True):
         scale = max(expected.abs().max().item(), 1)

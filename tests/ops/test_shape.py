@@ -3,17 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import LAYOUTS, flat, to_tpu
 
 A = torch.ops.aten
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
-
-LAYOUTS = {
-    "contiguous": lambda x: x,
-    "transposed": lambda x: x.transpose(0, -1),
-    "sliced": lambda x: x[1:, :, ::2],
-    "expanded": lambda x: x[:, :1].expand(-1, 4, -1),
-    "empty": lambda x: x[:, :0],
-}
 
 
 def make(*shape, dtype=torch.float32):
@@ -23,19 +16,9 @@ def make(*shape, dtype=torch.float32):
     return x.to(dtype)
 
 
-def move(x):
-    if isinstance(x, (list, tuple)):
-        return type(x)(map(move, x))
-    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-
-def flat(x):
-    return [x] if isinstance(x, torch.Tensor) else list(x)
-
-
 def check(function, *args, rtol=None, atol=None):
     """Same values, dtypes, shapes and memory formats on CPU and TPU."""
-    for actual, expected in zip(flat(function(*move(args))), flat(function(*args)), strict=True):
+    for actual, expected in zip(flat(function(*to_tpu(args))), flat(function(*args)), strict=True):
         assert actual.device.type == "tpu"
         torch.testing.assert_close(actual.cpu(), expected, equal_nan=True, rtol=rtol, atol=atol)
         if expected.dim() == 4 and expected.numel() > 0:
@@ -60,7 +43,7 @@ def check_error(function, *args, match=None):
     with pytest.raises(Exception, match=match) as expected:
         function(*args)
     with pytest.raises(type(expected.value), match=match):
-        function(*move(args))
+        function(*to_tpu(args))
 
 
 # --- joining ------------------------------------------------------------------------------------------------------------------

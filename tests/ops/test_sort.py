@@ -4,27 +4,22 @@ import math
 
 import pytest
 import torch
+from helpers import flat, to_tpu
 
 INF, NAN = math.inf, math.nan
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.int32, torch.bool]
 
 
-def move(x):
-    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
-
-
 def check(function, *args):
-    actual, expected = function(*map(move, args)), function(*args)
-    if isinstance(expected, torch.Tensor):
-        actual, expected = [actual], [expected]
-    for a, e in zip(actual, expected, strict=True):
+    actual, expected = function(*map(to_tpu, args)), function(*args)
+    for a, e in zip(flat(actual), flat(expected), strict=True):
         torch.testing.assert_close(a.cpu(), e, equal_nan=True, rtol=0, atol=0)
 
 
 def check_raises(error, text, function, *args):
     with pytest.raises(error, match=text):
-        result = function(*map(move, args))
-        (result if isinstance(result, torch.Tensor) else result[0]).cpu()
+        result = function(*map(to_tpu, args))
+        flat(result)[0].cpu()
 
 
 def numbers(*shape, dtype=torch.float32):

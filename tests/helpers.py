@@ -1,0 +1,36 @@
+"""What the tests of operators share: moving arguments to the device, weights for gradients, and layouts that views give."""
+
+from typing import Any
+
+import torch
+
+# Views of a tensor of three dimensions (each at least 2 long).
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.transpose(0, -1),
+    "sliced": lambda x: x[1:, :, ::2],
+    "expanded": lambda x: x[:, :1].expand(-1, 5, -1),
+    "empty": lambda x: x[:, :0],
+}
+
+
+def picture_layouts(x: torch.Tensor) -> list[torch.Tensor]:
+    """Views of a batch of pictures [N, C, H, W]."""
+    return [x.to(memory_format=torch.channels_last), x.transpose(2, 3), x[:, 1:, ::2], x[:1].expand(x.shape)]
+
+
+def to_tpu(x: Any) -> Any:
+    """Moves the tensors in a nest of lists and tuples; each is a leaf that requires a gradient if it did."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(to_tpu(item) for item in x)
+    return x.detach().to("tpu").requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+
+def flat(results: Any) -> list[torch.Tensor]:
+    """One tensor or several as a list, without the absent ones."""
+    return [results] if isinstance(results, torch.Tensor) else [x for x in results if x is not None]
+
+
+def weights_like(y: torch.Tensor) -> torch.Tensor:
+    """From -1 to 2, so that no two elements of a result weigh the same in a gradient."""
+    return torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)
