@@ -13,5 +13,6 @@ void register_kernels();
 void register_fallback();
 void register_autocast();
 void register_attention();
+void register_linalg();
 
 } // namespace torch_tpu
