@@ -97,6 +97,8 @@ tt_value *tt_adjoint(tt_builder *b, tt_value *x) { return tt_transposed(b, tt_co
 tt_value *tt_product(tt_builder *b, tt_value *x, tt_value *y) {
   // Behind a barrier, or XLA would fold the transpose into the dot again.
   if (x->transposed && tt_builder_target(b)->dot_lhs_in_order) x = tt_hlo_optimization_barrier(b, x);
+  // XLA CPU with API 0.106 dies in its YNNPACK pass where a product is both operands of the next one.
+  if (x == y) y = tt_hlo_optimization_barrier(b, y);
   const int batch[] = {0};
   const tt_dot numbers = {.batch_count = 1,
                           .lhs_batch = batch,

@@ -302,11 +302,22 @@ static tt_value *parity(tt_builder *b, tt_value *pivots, tt_dtype dtype) {
   return tt_hlo_convert(b, tt_plus(b, tt_times(b, odd, -2), 1), dtype);
 }
 
+// The factors that torch's determinants give back: of A^T where A is real and contiguous, for LAPACK reads columns first. The
+// backward formulas ask for the same.
+static tt_lu factor_for_determinant(tt_lowering *l) {
+  const tt_tensor *t = tt_tensor_arg(l, 0);
+  bool contiguous = !tt_dtype_is_complex(t->dtype);
+  int64_t stride = 1;
+  for (int i = t->rank - 1; i >= 0; stride *= t->sizes[i--]) contiguous &= t->sizes[i] == 1 || t->strides[i] == stride;
+  tt_value *a = tt_matrices(l, 0);
+  return tt_lu_factor(l->b, contiguous ? tt_transposed(l->b, a) : a, true);
+}
+
 // _linalg_det(A) -> result, LU, pivots
 void tt_lower_linalg_det(tt_lowering *l) {
   tt_builder *b = l->b;
   if (!tt_check_lapack_dtype(l, 0, "lu_cpu")) return;
-  tt_lu lu = tt_lu_factor(b, tt_matrices(l, 0), true);
+  tt_lu lu = factor_for_determinant(l);
   tt_value *product = tt_hlo_reduce(b, tt_diagonal(b, lu.lu), TT_REDUCE_MULTIPLY, 1, (int[]){1});
   tt_set_matrices_like(l, 0, tt_hlo_multiply(b, product, parity(b, lu.pivots, product->dtype)), 0);
   set_lu(l, 1, 0, &lu);
@@ -316,7 +327,7 @@ void tt_lower_linalg_det(tt_lowering *l) {
 void tt_lower_linalg_slogdet(tt_lowering *l) {
   tt_builder *b = l->b;
   if (!tt_check_lapack_dtype(l, 0, "lu_cpu")) return;
-  tt_lu lu = tt_lu_factor(b, tt_matrices(l, 0), true);
+  tt_lu lu = factor_for_determinant(l);
   tt_value *diagonal = tt_diagonal(b, lu.lu), *size = tt_hlo_abs(b, diagonal);
   tt_value *sign = tt_hlo_reduce(b, tt_hlo_sign(b, diagonal), TT_REDUCE_MULTIPLY, 1, (int[]){1});
   tt_set_matrices_like(l, 0, tt_hlo_multiply(b, sign, parity(b, lu.pivots, sign->dtype)), 0);
