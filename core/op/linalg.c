@@ -4,7 +4,7 @@
 #include <float.h>
 #include <string.h>
 
-enum { MOST_VALUES = 12, MOST_DIMS = 64 };
+enum { MOST_VALUES = 12 }; // that a loop carries
 
 // --- checks ----------------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ tt_value *tt_matrices(tt_lowering *l, int arg) { return flatten(l->b, tt_operand
 tt_value *tt_vectors(tt_lowering *l, int arg) { return flatten(l->b, tt_operand(l, arg), 1); }
 
 void tt_set_matrices(tt_lowering *l, int result, tt_value *value, int lead, const int64_t *dims) {
-  int64_t all[MOST_DIMS + 2];
+  int64_t all[TT_BATCH_MAX + 2];
   memcpy(all, dims, (size_t)lead * sizeof *dims);
   for (int i = 1; i < value->rank; ++i) all[lead + i - 1] = value->dims[i];
   tt_set_result(l, result, tt_hlo_reshape(l->b, value, lead + value->rank - 1, all));
@@ -82,7 +82,7 @@ int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims) {
 
 tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims) {
   tt_value *x = tt_operand(l, arg);
-  int64_t all[MOST_DIMS + 2];
+  int64_t all[TT_BATCH_MAX + 2];
   memcpy(all, dims, (size_t)lead * sizeof *dims);
   for (int i = 0; i < 2; ++i) all[lead + i] = x->dims[x->rank - 2 + i];
   return flatten(l->b, tt_hlo_broadcast_to(l->b, x, lead + 2, all), 2);

@@ -9,6 +9,8 @@
 
 #include "op/lowering.h"
 
+enum { TT_BATCH_MAX = 64 }; // batch dims: the builder refuses values of more
+
 // --- checks: torch's texts; false when the call has failed ---------------------------------------------------------------
 bool tt_check_matrix(tt_lowering *l, int arg, const char *op, const char *name);
 bool tt_check_square(tt_lowering *l, int arg, const char *op, const char *name);

@@ -222,11 +222,11 @@ void tt_lower_lu_unpack(tt_lowering *l) {
 void tt_lower_linalg_lu_solve(tt_lowering *l) {
   tt_builder *b = l->b;
   if (!tt_check_lapack_dtype(l, 0, "linalg.lu_solve_cpu")) return;
-  int64_t dims[64];
+  int64_t dims[TT_BATCH_MAX];
   int lead = tt_batch_dims(l, 2, 0, dims);
   if (tt_failed(l)) return;
   tt_value *lu = tt_matrices_to(l, 0, lead, dims), *y = tt_matrices_to(l, 2, lead, dims);
-  int64_t all[66], n = lu->dims[1];
+  int64_t all[TT_BATCH_MAX + 2], n = lu->dims[1];
   for (int i = 0; i < lead; ++i) all[i] = dims[i];
   all[lead] = n;
   tt_value *pivots = tt_hlo_broadcast_to(b, tt_operand(l, 1), lead + 1, all);
@@ -253,7 +253,7 @@ void tt_lower_linalg_solve_ex(tt_lowering *l) {
   set_lu(l, 1, 0, &lu);
   tt_set_matrices_like(l, 3, lu.info, 0);
   // B's batch dims are A's, or broadcast with them: then the factors are broadcast too.
-  int64_t all[66], size = vector ? 1 : y->sizes[y->rank - 1],
+  int64_t all[TT_BATCH_MAX + 2], size = vector ? 1 : y->sizes[y->rank - 1],
                    rows = vector ? a->sizes[a->rank - 1] : y->sizes[y->rank - 2];
   int rank;
   const int64_t *sizes;
@@ -267,11 +267,11 @@ void tt_lower_linalg_solve_ex(tt_lowering *l) {
   rhs = tt_hlo_reshape(b, rhs, 3, (int64_t[]){batch, rows, size});
   tt_value *packed = lu.lu, *order = lu.order;
   if (batch != packed->dims[0]) {
-    int64_t n = packed->dims[1], wide[66];
+    int64_t n = packed->dims[1], wide[TT_BATCH_MAX + 2];
     for (int i = 0; i < lead; ++i) wide[i] = sizes[i];
     wide[lead] = wide[lead + 1] = n;
     int a_lead = a->rank - 2;
-    int64_t own[66];
+    int64_t own[TT_BATCH_MAX + 2];
     for (int i = 0; i < a_lead; ++i) own[i] = a->sizes[i];
     own[a_lead] = own[a_lead + 1] = n;
     packed = tt_hlo_broadcast_to(b, tt_hlo_reshape(b, packed, a_lead + 2, own), lead + 2, wide);

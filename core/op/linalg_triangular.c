@@ -109,7 +109,7 @@ void tt_lower_linalg_solve_triangular(tt_lowering *l) {
   if (a->dtype != y->dtype)
     tt_fail(l, TT_INVALID_ARGUMENT, "linalg.solve_triangular: A and B must have the same dtype, but got %s and %s",
             tt_dtype_text(a->dtype), tt_dtype_text(y->dtype));
-  int64_t dims[64];
+  int64_t dims[TT_BATCH_MAX];
   int lead = tt_batch_dims(l, 1, 0, dims);
   if (tt_failed(l)) return;
   tt_value *matrix = tt_matrices_to(l, 0, lead, dims), *rhs = tt_matrices_to(l, 1, lead, dims);
@@ -125,7 +125,7 @@ void tt_lower_linalg_solve_triangular(tt_lowering *l) {
 void tt_lower_triangular_solve(tt_lowering *l) {
   bool upper = tt_bool(l, 2), transpose = tt_bool(l, 3);
   if (!tt_check_lapack_dtype(l, 0, "triangular_solve_cpu")) return;
-  int64_t dims[64];
+  int64_t dims[TT_BATCH_MAX];
   int lead = tt_batch_dims(l, 0, 1, dims);
   if (tt_failed(l)) return;
   tt_value *a = tt_matrices_to(l, 1, lead, dims), *y = tt_matrices_to(l, 0, lead, dims);
