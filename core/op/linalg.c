@@ -80,12 +80,20 @@ int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims) {
   return lead;
 }
 
-tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims) {
+static tt_value *broadcast_batch(tt_lowering *l, int arg, int kept, int lead, const int64_t *dims) {
   tt_value *x = tt_operand(l, arg);
   int64_t all[TT_BATCH_MAX + 2];
   memcpy(all, dims, (size_t)lead * sizeof *dims);
-  for (int i = 0; i < 2; ++i) all[lead + i] = x->dims[x->rank - 2 + i];
-  return flatten(l->b, tt_hlo_broadcast_to(l->b, x, lead + 2, all), 2);
+  for (int i = 0; i < kept; ++i) all[lead + i] = x->dims[x->rank - kept + i];
+  return flatten(l->b, tt_hlo_broadcast_to(l->b, x, lead + kept, all), kept);
+}
+
+tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims) {
+  return broadcast_batch(l, arg, 2, lead, dims);
+}
+
+tt_value *tt_vectors_to(tt_lowering *l, int arg, int lead, const int64_t *dims) {
+  return broadcast_batch(l, arg, 1, lead, dims);
 }
 
 tt_value *tt_transposed(tt_builder *b, tt_value *x) { return tt_hlo_transpose(b, x, (int[]){0, 2, 1}); }
@@ -118,6 +126,15 @@ tt_value *tt_identity(tt_builder *b, tt_dtype dtype, int64_t batch, int64_t rows
   const int64_t dims[] = {batch, rows, columns};
   tt_value *row = tt_hlo_iota(b, TT_S32, 3, dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, dims, 2);
   return tt_hlo_convert(b, tt_hlo_compare(b, TT_EQ, row, column), dtype);
+}
+
+tt_value *tt_hermitian(tt_builder *b, tt_value *x, bool upper) {
+  tt_value *strict = tt_triangle(b, x, upper, upper ? 1 : -1);
+  tt_value *diagonal = tt_real_as(b, tt_hlo_real(b, tt_diagonal(b, x)), x);
+  tt_value *unit = tt_identity(b, x->dtype, x->dims[0], x->dims[1], x->dims[2]);
+  tt_value *on_diagonal =
+      tt_hlo_select(b, tt_is(b, TT_NE, unit, 0), tt_down(b, diagonal, x), tt_hlo_constant_like(b, x, 0));
+  return tt_hlo_add(b, on_diagonal, tt_hlo_add(b, strict, tt_adjoint(b, strict)));
 }
 
 tt_value *tt_diagonal(tt_builder *b, tt_value *x) {
@@ -227,6 +244,17 @@ tt_value *tt_permute_rows(tt_builder *b, tt_value *x, tt_value *order) {
   return tt_hlo_gather(b, x, tt_hlo_reshape(b, order, 3, dims), &numbers);
 }
 
+static void is_before(tt_builder *b, tt_value *const *xs, tt_value **results, void *user) {
+  (void)user;
+  results[0] = tt_hlo_compare(b, TT_LT, xs[0], xs[1]);
+}
+
+tt_value *tt_inverse_order(tt_builder *b, tt_value *order) {
+  tt_value *both[] = {order, tt_hlo_iota(b, TT_S32, 2, order->dims, 1)};
+  tt_hlo_sort(b, 2, both, 1, false, is_before, NULL, both);
+  return both[1];
+}
+
 // --- loops -----------------------------------------------------------------------------------------------------------------------
 
 typedef struct loop {
@@ -276,6 +304,11 @@ tt_value *tt_zero_unless(tt_builder *b, tt_value *keep, tt_value *x) {
 }
 
 tt_value *tt_real_as(tt_builder *b, tt_value *real, const tt_value *x) { return tt_hlo_convert(b, real, x->dtype); }
+
+tt_value *tt_pivot_size(tt_builder *b, tt_value *x) {
+  if (!tt_dtype_is_complex(x->dtype)) return tt_hlo_abs(b, x);
+  return tt_hlo_add(b, tt_hlo_abs(b, tt_hlo_real(b, x)), tt_hlo_abs(b, tt_hlo_imag(b, x)));
+}
 
 tt_value *tt_sum_last(tt_builder *b, tt_value *x) {
   return tt_hlo_reduce(b, x, TT_REDUCE_ADD, 1, (int[]){x->rank - 1});

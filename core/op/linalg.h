@@ -32,6 +32,7 @@ void tt_set_matrices_like(tt_lowering *l, int result, tt_value *value, int like)
 int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims);
 // The operand's matrices broadcast to these batch dims, as [batch, rows, columns].
 tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims);
+tt_value *tt_vectors_to(tt_lowering *l, int arg, int lead, const int64_t *dims); // as [batch, size]
 
 tt_value *tt_transposed(tt_builder *b, tt_value *x); // the last two dims
 tt_value *tt_adjoint(tt_builder *b, tt_value *x);    // the conjugate of that
@@ -39,6 +40,8 @@ tt_value *tt_conjugate(tt_builder *b, tt_value *x);  // x itself when it is real
 tt_value *tt_product(tt_builder *b, tt_value *x, tt_value *y);
 // Zero outside of the lower (upper) triangle; `offset` moves the diagonal up.
 tt_value *tt_triangle(tt_builder *b, tt_value *x, bool upper, int offset);
+// The Hermitian matrix of which this triangle is given.
+tt_value *tt_hermitian(tt_builder *b, tt_value *x, bool upper);
 tt_value *tt_identity(tt_builder *b, tt_dtype dtype, int64_t batch, int64_t rows, int64_t columns);
 tt_value *tt_diagonal(tt_builder *b, tt_value *x); // [batch, min(rows, columns)]
 // The first rows and columns of each matrix; zeros where there are fewer.
@@ -66,6 +69,8 @@ tt_value *tt_positions(tt_builder *b, const tt_value *x, int dim, tt_compare how
 tt_value *tt_pick_rows(tt_builder *b, tt_value *x, tt_value *index);
 // The rows of each matrix (the entries of each vector) in the order of positions [batch, n].
 tt_value *tt_permute_rows(tt_builder *b, tt_value *x, tt_value *order);
+// The order that undoes an order of rows, S32 [batch, n].
+tt_value *tt_inverse_order(tt_builder *b, tt_value *order);
 
 // --- loops ---------------------------------------------------------------------------------------------------------------------------
 // One turn of a loop: replaces values, which keep their shapes and dtypes.
@@ -80,6 +85,8 @@ tt_value *tt_is(tt_builder *b, tt_compare how, tt_value *x, double c);
 tt_value *tt_zero_unless(tt_builder *b, tt_value *keep, tt_value *x);
 // A real value as one of x's dtype.
 tt_value *tt_real_as(tt_builder *b, tt_value *real, const tt_value *x);
+// The size that LAPACK compares when it looks for a pivot: |real part| + |imaginary part|.
+tt_value *tt_pivot_size(tt_builder *b, tt_value *x);
 tt_value *tt_sum_last(tt_builder *b, tt_value *x);
 tt_value *tt_max_last(tt_builder *b, tt_value *x);
 // The 2-norm of the last dim, which neither overflows nor underflows.

@@ -24,7 +24,8 @@ static void square(tt_builder *b, tt_value *const *carried, tt_value **results, 
 
 // The smallest s >= 0 with norm / 2^s <= bound.
 static tt_value *count_squarings(tt_builder *b, tt_value *norm, double bound) {
-  tt_value *halvings = tt_hlo_divide(b, tt_hlo_log(b, tt_times(b, norm, 1 / bound)), tt_hlo_constant_like(b, norm, 0.6931471805599453));
+  tt_value *halvings =
+      tt_hlo_divide(b, tt_hlo_log(b, tt_times(b, norm, 1 / bound)), tt_hlo_constant_like(b, norm, 0.6931471805599453));
   tt_value *low = tt_hlo_constant_like(b, norm, 0), *high = tt_hlo_constant_like(b, norm, MOST_SQUARINGS);
   // Nothing to gain where the norm is infinite or NaN.
   halvings = tt_hlo_select(b, tt_hlo_is_finite(b, norm), tt_hlo_clamp(b, low, tt_hlo_ceil(b, halvings), high), low);
@@ -76,6 +77,7 @@ void tt_lower_linalg_matrix_exp(tt_lowering *l) {
             tt_dtype_text(dtype));
   if (tt_failed(l)) return;
   tt_value *x = tt_matrices(l, 0);
-  if (tt_value_count(x) > 0) x = tt_hlo_convert(b, exponential(b, tt_hlo_convert(b, x, tt_compute_dtype(dtype))), dtype);
+  if (tt_value_count(x) > 0)
+    x = tt_hlo_convert(b, exponential(b, tt_hlo_convert(b, x, tt_compute_dtype(dtype))), dtype);
   tt_set_matrices_like(l, 0, x, 0);
 }

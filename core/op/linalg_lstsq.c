@@ -62,8 +62,9 @@ static bool check(tt_lowering *l, const char *driver, bool *out_vector) {
             "dtype %s",
             tt_dtype_text(a->dtype), tt_dtype_text(y->dtype));
   else if (difference < 0 || difference > 1)
-    tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and (input.dim() - other.dim()) <= 1");
+    tt_fail(
+        l, TT_INVALID_ARGUMENT,
+        "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and (input.dim() - other.dim()) <= 1");
   else if (tt_dtype_real(a->dtype) != TT_F32 && tt_dtype_real(a->dtype) != TT_F64)
     tt_fail(l, TT_INVALID_ARGUMENT, "This function doesn't handle types other than float and double");
   else if (driver[0] && strcmp(driver, "gels") != 0 && strcmp(driver, "gelsy") != 0 && strcmp(driver, "gelsd") != 0 &&
@@ -125,8 +126,7 @@ void tt_lower_linalg_lstsq(tt_lowering *l) {
   double epsilon = tt_epsilon(t->dtype), rcond = tt_double_or(l, 2, epsilon * (double)(m > n ? m : n));
   least_squares found = qr ? by_qr(b, a, y) : by_svd(b, a, y, rcond > 0 ? rcond : epsilon);
 
-  for (int i = 1; i < 4; ++i)
-    tt_set_result(l, i, tt_hlo_splat(b, i == 2 ? TT_S64 : real, 1, (int64_t[]){0}, 0));
+  for (int i = 1; i < 4; ++i) tt_set_result(l, i, tt_hlo_splat(b, i == 2 ? TT_S64 : real, 1, (int64_t[]){0}, 0));
   tt_set_matrices(l, 0, vector ? tt_hlo_squeeze_dim(b, found.x, 2) : found.x, lead, dims);
   if (m > n && (qr || values)) tt_set_matrices(l, 1, residuals(b, a, found.x, y), lead, dims);
   if (!qr) set_result_of_a(l, 2, found.rank, lead, dims);

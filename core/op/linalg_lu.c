@@ -19,15 +19,9 @@ typedef struct factorization {
   int64_t columns; // of the unpadded matrix that are eliminated
 } factorization;
 
-// The size that LAPACK compares when it looks for a pivot.
-static tt_value *pivot_size(tt_builder *b, tt_value *x) {
-  if (!tt_dtype_is_complex(x->dtype)) return tt_hlo_abs(b, x);
-  return tt_hlo_add(b, tt_hlo_abs(b, tt_hlo_real(b, x)), tt_hlo_abs(b, tt_hlo_imag(b, x)));
-}
-
 // The first row at or below `at` whose element in `column` is greatest; `at` itself where none is (NaN).
 static tt_value *find_pivot(tt_builder *b, tt_value *column, tt_value *at) {
-  tt_value *size = pivot_size(b, column), *below = tt_positions(b, column, 1, TT_GE, at);
+  tt_value *size = tt_pivot_size(b, column), *below = tt_positions(b, column, 1, TT_GE, at);
   size = tt_hlo_select(b, below, size, tt_hlo_constant_like(b, size, -1));
   tt_value *greatest = tt_hlo_compare(b, TT_EQ, size, tt_each(b, tt_max_last(b, size), size));
   tt_value *row = tt_hlo_iota(b, TT_S32, 2, column->dims, 1),
@@ -135,17 +129,6 @@ static tt_value *order_of_pivots(tt_builder *b, tt_value *pivots, int64_t rows) 
   return values[0];
 }
 
-static void is_before(tt_builder *b, tt_value *const *xs, tt_value **results, void *user) {
-  (void)user;
-  results[0] = tt_hlo_compare(b, TT_LT, xs[0], xs[1]);
-}
-
-static tt_value *inverse_order(tt_builder *b, tt_value *order) {
-  tt_value *both[] = {order, tt_hlo_iota(b, TT_S32, 2, order->dims, 1)};
-  tt_hlo_sort(b, 2, both, 1, false, is_before, NULL, both);
-  return both[1];
-}
-
 // P of x = P L U: its column i is the unit vector of row order[i].
 static tt_value *permutation(tt_builder *b, tt_value *order, tt_dtype dtype) {
   const int64_t dims[] = {order->dims[0], order->dims[1], order->dims[1]};
@@ -164,7 +147,7 @@ static tt_value *solve(tt_builder *b, tt_value *lu, tt_value *order, tt_value *y
   }
   lu = tt_adjoint(b, lu);
   y = tt_solve_triangular(b, lu, y, false, false);
-  return tt_permute_rows(b, tt_solve_triangular(b, lu, y, true, true), inverse_order(b, order));
+  return tt_permute_rows(b, tt_solve_triangular(b, lu, y, true, true), tt_inverse_order(b, order));
 }
 
 // Solves x A = y where not `left`, which is A^H x^H = y^H.
@@ -226,11 +209,7 @@ void tt_lower_linalg_lu_solve(tt_lowering *l) {
   int lead = tt_batch_dims(l, 2, 0, dims);
   if (tt_failed(l)) return;
   tt_value *lu = tt_matrices_to(l, 0, lead, dims), *y = tt_matrices_to(l, 2, lead, dims);
-  int64_t all[TT_BATCH_MAX + 2], n = lu->dims[1];
-  for (int i = 0; i < lead; ++i) all[i] = dims[i];
-  all[lead] = n;
-  tt_value *pivots = tt_hlo_broadcast_to(b, tt_operand(l, 1), lead + 1, all);
-  tt_value *order = order_of_pivots(b, tt_hlo_reshape(b, pivots, 2, (int64_t[]){lu->dims[0], n}), n);
+  tt_value *order = order_of_pivots(b, tt_vectors_to(l, 1, lead, dims), lu->dims[1]);
   tt_set_matrices(l, 0, solve_side(b, lu, order, y, tt_bool(l, 3), tt_bool(l, 4)), lead, dims);
 }
 
@@ -254,7 +233,7 @@ void tt_lower_linalg_solve_ex(tt_lowering *l) {
   tt_set_matrices_like(l, 3, lu.info, 0);
   // B's batch dims are A's, or broadcast with them: then the factors are broadcast too.
   int64_t all[TT_BATCH_MAX + 2], size = vector ? 1 : y->sizes[y->rank - 1],
-                   rows = vector ? a->sizes[a->rank - 1] : y->sizes[y->rank - 2];
+                                 rows = vector ? a->sizes[a->rank - 1] : y->sizes[y->rank - 2];
   int rank;
   const int64_t *sizes;
   if (!tt_output_shape(l, 0, &rank, &sizes)) return; // torch's wrapper declares it

@@ -108,16 +108,6 @@ void tt_lower_linalg_svd(tt_lowering *l) {
 
 // --- eigenvalues ------------------------------------------------------------------------------------------------------------
 
-// The Hermitian matrix of which this triangle is given.
-static tt_value *hermitian(tt_builder *b, tt_value *x, bool upper) {
-  tt_value *strict = tt_triangle(b, x, upper, upper ? 1 : -1);
-  tt_value *diagonal = tt_real_as(b, tt_hlo_real(b, tt_diagonal(b, x)), x);
-  tt_value *unit = tt_identity(b, x->dtype, x->dims[0], x->dims[1], x->dims[2]);
-  tt_value *on_diagonal =
-      tt_hlo_select(b, tt_is(b, TT_NE, unit, 0), tt_down(b, diagonal, x), tt_hlo_constant_like(b, x, 0));
-  return tt_hlo_add(b, on_diagonal, tt_hlo_add(b, strict, tt_adjoint(b, strict)));
-}
-
 static tt_value *frobenius(tt_builder *b, tt_value *x) { return tt_norm_last(b, tt_norm_last(b, x)); }
 
 // An upper bound [batch] of the eigenvalues' sizes, at most n^(1/16) times too great: the eighth root of the norm of x^8.
@@ -136,7 +126,7 @@ void tt_lower_linalg_eigh(tt_lowering *l) {
   const char *triangle = tt_text(l, 1);
   bool vectors = tt_bool(l, 2);
   if (!tt_check_lapack_dtype(l, 0, "linalg_eigh_cpu")) return;
-  tt_value *x = hermitian(b, tt_matrices(l, 0), triangle[0] == 'U' || triangle[0] == 'u'), *v;
+  tt_value *x = tt_hermitian(b, tt_matrices(l, 0), triangle[0] == 'U' || triangle[0] == 'u'), *v;
   tt_value *unit = tt_identity(b, x->dtype, x->dims[0], x->dims[1], x->dims[2]);
   tt_orthogonalize_rows(b, tt_hlo_add(b, divided(b, x, nonzero(b, spectral_bound(b, x))), unit), &v);
   v = polished(b, v);
