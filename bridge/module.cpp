@@ -33,6 +33,7 @@ void register_all() {
   register_sparse();
   register_autocast();
   register_attention();
+  register_linalg();
 }
 
 void set_search_dirs(const std::vector<std::string> &dirs) {

@@ -142,6 +142,8 @@ Prepare find_prepare(const c10::FunctionSchema &schema) {
   if (name == "aten::range.out") return &resize_range_output;
   if (name == "aten::randperm.generator_out") return &resize_randperm_output;
   if (name == "aten::repeat_interleave.Tensor") return &count_repeats;
+  if (name == "aten::linalg_lstsq") return &drop_residuals;
+  if (!schema.arguments().empty() && schema.arguments().back().name() == "check_errors") return &report_errors;
   if (schema.arguments().size() < 2 || schema.arguments()[1].name() != "indices") return nullptr;
   return *schema.arguments()[1].type() == *c10::ListType::ofOptionalTensors() ? &prepare_indices : nullptr;
 }

@@ -26,4 +26,9 @@ bool resize_randperm_output(const Overload &overload, torch::jit::Stack &stack);
 // Without an output size the host counts.
 bool count_repeats(const Overload &overload, torch::jit::Stack &stack);
 
+// linalg.cpp: check_errors of the factorizations looks at info when the device is done and raises torch's error.
+bool report_errors(const Overload &overload, torch::jit::Stack &stack);
+// linalg.cpp: residuals of a least squares problem exist only where all matrices have full rank.
+bool drop_residuals(const Overload &overload, torch::jit::Stack &stack);
+
 } // namespace torch_tpu

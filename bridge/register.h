@@ -15,5 +15,6 @@ void register_fallback();
 void register_sparse();
 void register_autocast();
 void register_attention();
+void register_linalg();
 
 } // namespace torch_tpu

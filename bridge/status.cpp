@@ -16,6 +16,7 @@ void raise(tt_status status) {
   case TT_TYPE: TORCH_CHECK_TYPE(false, message);
   case TT_INDEX: TORCH_CHECK_INDEX(false, message);
   case TT_NOT_IMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, message);
+  case TT_LINALG: TORCH_CHECK_LINALG(false, message);
   case TT_OUT_OF_MEMORY: TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   default: TORCH_CHECK(false, message);
   }
