@@ -1,0 +1,182 @@
+"""Special functions: values against scipy and float64 CPU torch, edges and dtypes against CPU torch, gradients."""
+
+import importlib.util
+import math
+import pathlib
+import re
+
+import mpmath
+import numpy
+import pytest
+import scipy.special
+import torch
+
+INF, NAN = math.inf, math.nan
+ROOT = pathlib.Path(__file__).parents[2]
+EDGES = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device():
+    torch.tpu.fallback = "error"
+    yield
+    torch.tpu.fallback = "warn"
+
+
+def run(function, *args, **kwargs):
+    """The value on the device, brought back."""
+    return function(*(a.to("tpu") if isinstance(a, torch.Tensor) else a for a in args), **kwargs).cpu()
+
+
+def same_kind(actual, expected):
+    """Infinities, NaN and signs of infinity where they are expected."""
+    finite = expected.isfinite()
+    torch.testing.assert_close(actual[~finite], expected[~finite], equal_nan=True)
+    assert actual[finite].isfinite().all()
+
+
+def check_values(actual, expected, scale, epsilons):
+    """Within `epsilons` roundings of the float64 values `expected`, beside their size or `scale` if that is more."""
+    unit = torch.finfo(actual.dtype).eps * expected.abs().clamp_min(scale)
+    error = ((actual.double() - expected).abs() / unit)[expected.isfinite()]
+    assert error.max() <= epsilons, (error.max(), error.argmax())
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------------
+
+
+def load_series():
+    spec = importlib.util.spec_from_file_location("series", ROOT / "build_tools" / "series.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_series_tables():
+    """Each table of series_tables.c is the function that build_tools/series.py says it is."""
+    series = load_series()
+    text = (ROOT / "core" / "op" / "series_tables.c").read_text()
+    rows = re.findall(r"tt_series tt_series_(\w+) = \{(.*?)\{(.*?)\}\};", text, re.DOTALL)
+    assert [name for name, _, _ in rows] == list(series.SERIES)
+    for name, head, body in rows:
+        low, high, wide, narrow = (float(n) for n in head.split(",")[:4])
+        terms = [mpmath.mpf(t.strip()) for t in body.split(",") if t.strip()]
+        function, start, end = series.SERIES[name]
+        assert (low, high) == (float(start), float(end))
+        assert wide == len(terms) >= narrow
+        for fraction in (0.013, 0.31, 0.52, 0.77, 0.991):
+            t = start + (end - start) * mpmath.mpf(fraction)
+            value = mpmath.fsum(c * mpmath.chebyt(k, 2 * (t - start) / (end - start) - 1) for k, c in enumerate(terms))
+            bound = 1e-8 if name == "ndtri_tail" else 4e-16
+            assert abs(value - function(t)) < bound * max(1, abs(function(t))), name
+
+
+# --- Bessel functions ------------------------------------------------------------------------------------------------------
+
+
+def airy_ai(x):
+    """scipy's is wrong in the last two digits around -2."""
+    return numpy.array([float(mpmath.airyai(float(v))) for v in x])
+
+
+# name: (reference, smallest and greatest argument, size beside which errors count where the function has zeros)
+BESSEL = {
+    "bessel_j0": (scipy.special.j0, -60, 60, 0.1),
+    "bessel_j1": (scipy.special.j1, -60, 60, 0.1),
+    "bessel_y0": (scipy.special.y0, 0, 60, 0.1),
+    "bessel_y1": (scipy.special.y1, 0, 60, 0.1),
+    "modified_bessel_i0": (scipy.special.i0, -80, 80, 0),
+    "modified_bessel_i1": (scipy.special.i1, -80, 80, 0),
+    "modified_bessel_k0": (scipy.special.k0, 0, 80, 0),
+    "modified_bessel_k1": (scipy.special.k1, 0, 80, 0),
+    "scaled_modified_bessel_k0": (scipy.special.k0e, 0, 1000, 0),
+    "scaled_modified_bessel_k1": (scipy.special.k1e, 0, 1000, 0),
+    "spherical_bessel_j0": (lambda x: scipy.special.spherical_jn(0, x), -60, 60, 0.02),
+    "airy_ai": (airy_ai, -20, 15, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel(name, dtype):
+    reference, low, high, scale = BESSEL[name]
+    x = torch.cat([torch.linspace(low, high, 4001), torch.linspace(max(low, -6), 6, 4001)]).to(dtype)
+    expected = torch.from_numpy(reference(x.double().numpy()))
+    actual = run(getattr(torch.special, name), x)
+    assert actual.dtype == dtype
+    same_kind(actual.double(), expected)
+    if name == "airy_ai":  # the phase is rounded to begin with
+        check_values(actual[x < 0], expected[x < 0], 0.3, 60)
+        check_values(actual[x >= 0], expected[x >= 0], 0, 80)
+    else:
+        check_values(actual, expected, scale, 60)
+
+
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel_edges(name):
+    function = getattr(torch.special, name)
+    x = torch.tensor([*EDGES, 1e-20, -1e-20, 1e4, 2.0, 5.0, 8.0])
+    torch.testing.assert_close(run(function, x), function(x), equal_nan=True, rtol=1e-5, atol=1e-5)
+    for integers in (torch.arange(-3, 4), torch.tensor([True, False])):
+        torch.testing.assert_close(run(function, integers), function(integers), equal_nan=True, rtol=1e-5, atol=1e-6)
+    narrow = run(function, torch.tensor([0.5, 3.0], dtype=torch.bfloat16))
+    torch.testing.assert_close(narrow, function(torch.tensor([0.5, 3.0])).bfloat16())
+
+
+def test_bessel_near_its_zeros():
+    """J0 and J1 are right to a few digits beside their first zeros, which are no floats."""
+    for name, zeros in (("bessel_j0", [2.404825557695773]), ("bessel_j1", [3.8317059702075125])):
+        x = torch.tensor(zeros, dtype=torch.float32)
+        expected = torch.from_numpy(BESSEL[name][0](x.double().numpy()))
+        check_values(run(getattr(torch.special, name), x), expected, 0, 8)
+
+
+# --- orthogonal polynomials ------------------------------------------------------------------------------------------------
+
+CHEBYSHEV = [s + "chebyshev_polynomial_" + k for s in ("", "shifted_") for k in "tuvw"]
+ORTHOGONAL = [*CHEBYSHEV, "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ORTHOGONAL)
+def test_orthogonal_polynomials(name, dtype):
+    """Every degree and argument in one call, as torch's CPU kernels give them."""
+    function = getattr(torch.special, name)
+    x = torch.cat([torch.linspace(-2, 2, 81), torch.tensor([*EDGES[:-1], 1 - 6e-8, 1e-9, 0.5, 100.0, -1e10])]).to(dtype)[
+        :, None
+    ]
+    n = torch.tensor([-3, -0.5, *range(13), 11.7, 31, 127, 128, 129, 513, INF, -INF, NAN], dtype=dtype)
+    # The closed form multiplies the rounding of the angle by n.
+    tolerance = (2e-4 if "chebyshev" in name else 2e-5) if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(run(function, x, n), function(x, n), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ORTHOGONAL)
+def test_orthogonal_polynomials_of_numbers(name):
+    function = getattr(torch.special, name)
+    x, n = torch.tensor([0.3, -0.7, 1.5, 1.0, -1.0]), torch.tensor([0, 1, 5, 3, 2])
+    for args in ((x, n), (x, 5), (x, 0), (0.4, n), (torch.tensor([1, 2, -1, 0]), 4), (torch.tensor([True, False]), 3)):
+        expected = function(*args)
+        actual = run(function, *args)
+        torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
+    out = torch.empty(5, device="tpu")
+    function(x.to("tpu"), n.to("tpu"), out=out)
+    torch.testing.assert_close(out.cpu(), function(x, n), rtol=2e-5, atol=2e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ORTHOGONAL)
+def test_orthogonal_polynomials_of_nan(name):
+    """NaN from degree 1 on. (CPU torch returns an uninitialized number for most degrees above 1.)"""
+    n = torch.arange(-1, 12)
+    actual = run(getattr(torch.special, name), torch.tensor(NAN), n)
+    torch.testing.assert_close(actual, torch.tensor([0.0, 1.0] + [NAN] * 11), equal_nan=True)
+
+
+def test_degrees_share_a_program():
+    """Another degree is another number, not another program."""
+    x = torch.linspace(-1, 1, 50, device="tpu")
+    torch.special.legendre_polynomial_p(x, 3)
+    compiles = torch.tpu.counters()["compiles"]
+    for n in (4, 10, 40):
+        torch.special.legendre_polynomial_p(x, n)
+    assert torch.tpu.counters()["compiles"] == compiles
