@@ -200,6 +200,60 @@ def ndtri_tail(t):
     return z * (x + z) - mp.log(z)
 
 
+# --- the gamma function ----------------------------------------------------------------------------------------------------
+
+
+@series(0, 1.25)
+def log_gamma(t):
+    """log(gamma(1 + t)) / t."""
+    return mp.loggamma(1 + t) / t
+
+
+@series(0, 0.8)
+def stirling(t):
+    """gamma(a) over Stirling's sqrt(2 pi / a) (a / e)^a at a = 1 / t."""
+    a = 1 / t
+    return mp.exp(mp.loggamma(a) + a - a * mp.log(a)) * sqrt(a / (2 * pi))
+
+
+def temme_powers(count):
+    """The powers of eta in c_0, c_1, ... of DLMF 8.12.7, where eta^2 / 2 = mu - log(1 + mu).
+
+    mu is a power series by mu mu' = eta (1 + mu), 1 / mu - 1 / eta is c_0, and the others follow by DLMF 8.12.10 with the
+    constants that cancel its pole.
+    """
+    length = 120
+    mu = [mpf(0), mpf(1)]
+    for n in range(2, length):
+        rest = mp.fsum(mu[i] * (n - i + 1) * mu[n - i + 1] for i in range(2, n))
+        mu.append((mu[n - 1] - rest) / (n + 1))
+    inverse = [mpf(1)]  # of mu / eta
+    for n in range(1, length - 1):
+        inverse.append(-mp.fsum(mu[i + 1] * inverse[n - i] for i in range(1, n + 1)))
+    rows = [inverse[1:]]
+    for _ in range(count - 1):
+        c = rows[-1]
+        rows.append([(n + 2) * c[n + 2] - c[1] * rows[0][n] for n in range(len(c) - 2)])
+    return rows
+
+
+TEMME = temme_powers(7)
+
+
+def temme(k):
+    """The series of c_k."""
+
+    def function(t):
+        return mp.polyval(TEMME[k][::-1], t)
+
+    function.__name__, function.__doc__ = f"temme{k}", f"c_{k} of DLMF 8.12.7, t = eta."
+    return function
+
+
+for k in range(len(TEMME)):
+    series(-0.34, 0.28)(temme(k))
+
+
 # --- coefficients ----------------------------------------------------------------------------------------------------------
 
 
