@@ -49,6 +49,8 @@ enum {
   TT_OP_NO_INT = 1 << 9,
   TT_OP_NO_FLOAT = 1 << 10,
   TT_OP_NO_COMPLEX = 1 << 11,
+  // torch's structured kernel declares a result of another size than it has: it is not asked.
+  TT_OP_UNSTRUCTURED = 1 << 12,
 };
 
 struct tt_op {
