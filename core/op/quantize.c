@@ -140,9 +140,12 @@ static tt_value *clamped_zero(tt_builder *b, const quantizer *q, tt_value *zero)
   return tt_hlo_minimum(b, zero, tt_hlo_constant_like(b, zero, (double)q->high));
 }
 
-// The learned zero point in argument `arg`, in x's shape, as the integer it stands for.
-static tt_value *learned_zero(tt_lowering *l, const quantizer *q, int arg, const tt_value *x) {
-  return clamped_zero(l->b, q, tt_hlo_round_nearest_even(l->b, first_like(l, arg, TT_F32, x)));
+// The learned zero point in argument `arg`, in x's shape, as the integer it stands for. In the backward per tensor torch adds 1/2
+// and truncates, so that a negative one is another integer than in the forward.
+static tt_value *learned_zero(tt_lowering *l, const quantizer *q, int arg, bool backward, const tt_value *x) {
+  tt_value *zero = first_like(l, arg, TT_F32, x);
+  if (backward) return tt_emit_trunc(l->b, clamped_zero(l->b, q, tt_add_constant(l->b, zero, 0.5)));
+  return clamped_zero(l->b, q, tt_hlo_round_nearest_even(l->b, zero));
 }
 
 // (self, scale, zero_point, quant_min, quant_max, grad_factor)
@@ -151,7 +154,7 @@ void tt_lower_learnable_tensor(tt_lowering *l) {
   quantizer q = range_of(l, 3);
   if (tt_failed(l)) return;
   tt_value *x = p.x[0];
-  set_scale(p.b, &q, x, first_like(l, 1, TT_F32, x), learned_zero(l, &q, 2, x));
+  set_scale(p.b, &q, x, first_like(l, 1, TT_F32, x), learned_zero(l, &q, 2, false, x));
   tt_pointwise_set_as(&p, 0, dequantize(p.b, &q, quantize(p.b, &q, x)), p.common);
 }
 
@@ -217,7 +220,7 @@ void tt_lower_learnable_tensor_backward(tt_lowering *l) {
   quantizer q = backward_range(l, 4);
   if (!check_float(l)) return;
   tt_value *x = tt_operand(l, 1);
-  set_scale(l->b, &q, x, first_like(l, 2, TT_F32, x), learned_zero(l, &q, 3, x));
+  set_scale(l->b, &q, x, first_like(l, 2, TT_F32, x), learned_zero(l, &q, 3, true, x));
   set_gradients(l, &q, x, 6, tt_axes_range(0, x->rank), 1);
 }
 

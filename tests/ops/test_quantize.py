@@ -62,7 +62,7 @@ def finite():
     return torch.randn(3, 4, 5) * 3
 
 
-@pytest.mark.parametrize("zero", [3.4, 3.6, -2.7, 100.0])
+@pytest.mark.parametrize("zero", [3.4, 3.6, 2.5, -2.5, -2.7, 100.0])
 def test_learnable_per_tensor(zero):
     scale, zero = torch.tensor([0.13]), torch.tensor([zero])
     check(A._fake_quantize_learnable_per_tensor_affine, finite(), scale, zero, -8, 20, 0.7)
