@@ -126,7 +126,7 @@ def k0_near(t):
 
 @series(0, 4)
 def k1_near(t):
-    """x (K1(x) - log(x / 2) I1(x)), t = x^2."""  # noqa: D403
+    """X (K1(x) - log(x / 2) I1(x)), t = x^2."""
     x = sqrt(t)
     return x * (mp.besselk(1, x) - mp.log(x / 2) * mp.besseli(1, x))
 
@@ -193,7 +193,7 @@ def erfcx_scaled(t):
 
 @series(mpf(1) / 39, 0.5)
 def ndtri_tail(t):
-    """z (x + z) - log(z) where x is the quantile of exp(-z^2 / 2), t = 1 / z; float64 adds a Newton step."""  # noqa: D403
+    """Z (x + z) - log(z) where x is the quantile of exp(-z^2 / 2), t = 1 / z; float64 adds a Newton step."""
     z = 1 / t
     log_p = -z * z / 2
     x = mp.findroot(lambda x: mp.log(mp.erfc(-x / sqrt(2)) / 2) - log_p, -z + (mp.log(z) + 1) / z)
@@ -203,10 +203,26 @@ def ndtri_tail(t):
 # --- the gamma function ----------------------------------------------------------------------------------------------------
 
 
-@series(0, 1.25)
+DIGAMMA_ZERO = mp.findroot(mp.digamma, 1.4616321449683622)
+
+
+@series(1, 4)
 def log_gamma(t):
-    """log(gamma(1 + t)) / t."""
-    return mp.loggamma(1 + t) / t
+    """log(gamma(t)) over its zeros, (t - 1) (t - 2)."""
+    return mp.loggamma(t) / (t - 1) / (t - 2)
+
+
+@series(1, 2)
+def digamma_near(t):
+    """digamma(t) over the distance from its zero."""
+    return mp.digamma(t) / (t - DIGAMMA_ZERO)
+
+
+@series(0, 0.25)
+def digamma_far(t):
+    """x^2 (log(x) - 1 / (2x) - digamma(x)), t = 1 / x^2."""
+    x = 1 / sqrt(t)
+    return x * x * (mp.log(x) - 1 / (2 * x) - mp.digamma(x))
 
 
 @series(0, 0.8)

@@ -22,7 +22,7 @@ extern const tt_series tt_series_hankel_p0, tt_series_hankel_q0, tt_series_hanke
 extern const tt_series tt_series_i0_small, tt_series_i1_small;
 extern const tt_series tt_series_k0_near, tt_series_k1_near, tt_series_k0_far, tt_series_k1_far;
 extern const tt_series tt_series_airy_middle, tt_series_airy_decay, tt_series_airy_sine, tt_series_airy_cosine;
-extern const tt_series tt_series_log_gamma, tt_series_stirling;
+extern const tt_series tt_series_log_gamma, tt_series_stirling, tt_series_digamma_near, tt_series_digamma_far;
 extern const tt_series tt_series_temme0, tt_series_temme1, tt_series_temme2, tt_series_temme3, tt_series_temme4,
     tt_series_temme5, tt_series_temme6;
 extern const tt_series tt_series_erfcx_scaled, tt_series_ndtri_tail;
