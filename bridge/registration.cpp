@@ -102,7 +102,7 @@ public:
 
     const auto out = find_sibling(aten_, *op, TT_OUT);
     const bool has_out = out && !is_composite(*out) && returns_only_outputs(out->schema());
-    const bool structured = has_out && has_wrapper(*op);
+    const bool structured = has_out && has_wrapper(*op) && !(row->flags & TT_OP_UNSTRUCTURED);
     const tt_overload *out_core = nullptr;
     if (has_out) {
       auto kernel = std::make_unique<OutKernel>(*out, row, structured, *op);

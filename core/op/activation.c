@@ -337,3 +337,50 @@ void tt_lower_glu_backward(tt_lowering *l) {
   second = tt_hlo_multiply(p.b, second, half(p.b, p.x[0], dim, 0));
   tt_pointwise_set(&p, 0, tt_hlo_concatenate(p.b, 2, (tt_value *[]){first, second}, dim));
 }
+
+// What the derivatives of glu along (dx) share: the gate, its slope and the halves of x and dx.
+typedef struct glu_parts {
+  tt_value *gate, *slope, *first, *first_change, *second_change;
+} glu_parts;
+
+static glu_parts glu_parts_of(tt_pointwise *p, int change_arg, int dim) {
+  tt_value *x = p->x[0], *change = tt_operand_as(p->l, change_arg, p->compute);
+  tt_value *gate = tt_hlo_logistic(p->b, half(p->b, x, dim, 1));
+  return (glu_parts){.gate = gate,
+                     .slope = tt_hlo_multiply(p->b, gate, tt_constant_minus(p->b, 1, gate)),
+                     .first = half(p->b, x, dim, 0),
+                     .first_change = half(p->b, change, dim, 0),
+                     .second_change = half(p->b, change, dim, 1)};
+}
+
+// (glu, x, dx, dim): how the result changes with x.
+void tt_lower_glu_jvp(tt_lowering *l) {
+  const tt_tensor *self = tt_tensor_arg(l, 1);
+  int dim = tt_wrap_dim(l, tt_int(l, 3), self->rank);
+  if (!check_halves(l, self, dim)) return;
+  tt_pointwise p = tt_pointwise_begin(l, 0, 1, (int[]){1});
+  glu_parts g = glu_parts_of(&p, 2, dim);
+  tt_value *by_gate = tt_hlo_multiply(p.b, tt_hlo_multiply(p.b, g.first, g.slope), g.second_change);
+  tt_pointwise_set(&p, 0, tt_hlo_add(p.b, tt_hlo_multiply(p.b, g.gate, g.first_change), by_gate));
+}
+
+// (grad_x, grad_glu, x, dgrad_glu, dx, dim): how glu_backward's result changes with grad_glu and x.
+void tt_lower_glu_backward_jvp(tt_lowering *l) {
+  const tt_tensor *self = tt_tensor_arg(l, 2);
+  int dim = tt_wrap_dim(l, tt_int(l, 5), self->rank);
+  if (!check_halves(l, self, dim)) return;
+  tt_pointwise p = tt_pointwise_begin(l, 0, 1, (int[]){2});
+  tt_builder *b = p.b;
+  glu_parts g = glu_parts_of(&p, 4, dim);
+  tt_value *gradient = tt_operand_as(l, 1, p.compute), *gradient_change = tt_operand_as(l, 3, p.compute);
+  tt_value *gate_change = tt_hlo_multiply(b, g.slope, g.second_change);
+  tt_value *slope_change = tt_hlo_multiply(b, gate_change, tt_constant_minus(b, 1, tt_hlo_add(b, g.gate, g.gate)));
+  tt_value *first =
+      tt_hlo_add(b, tt_hlo_multiply(b, gradient_change, g.gate), tt_hlo_multiply(b, gradient, gate_change));
+  // gradient * slope * first half, by the product rule
+  tt_value *inner =
+      tt_hlo_add(b, tt_hlo_multiply(b, slope_change, g.first), tt_hlo_multiply(b, g.slope, g.first_change));
+  tt_value *second = tt_hlo_multiply(b, gradient_change, tt_hlo_multiply(b, g.slope, g.first));
+  second = tt_hlo_add(b, second, tt_hlo_multiply(b, gradient, inner));
+  tt_pointwise_set(&p, 0, tt_hlo_concatenate(b, 2, (tt_value *[]){first, second}, dim));
+}

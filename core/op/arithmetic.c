@@ -17,6 +17,13 @@ static tt_value *subtract_reversed(tt_pointwise *p) { return tt_hlo_subtract(p->
 
 void tt_lower_add(tt_lowering *l) { tt_pointwise_each(l, add, 2, NULL); }
 
+// max(x + alpha y, 0); NaN gives 0.
+static tt_value *add_relu(tt_pointwise *p) {
+  tt_value *sum = add(p), *positive = tt_compare_constant(p->b, TT_GT, sum, 0);
+  return tt_hlo_select(p->b, positive, sum, tt_hlo_constant_like(p->b, sum, 0));
+}
+void tt_lower_add_relu(tt_lowering *l) { tt_pointwise_each(l, add_relu, 2, NULL); }
+
 static tt_dtype item_dtype(tt_lowering *l, int arg, int item) { return tt_promote_item(l, &arg, 1, item); }
 
 // torch's sub_check and alpha_check. Structured calls come here checked already.

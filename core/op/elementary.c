@@ -123,6 +123,42 @@ tt_value *tt_emit_log2(tt_builder *b, tt_value *x) {
 tt_value *tt_emit_log10(tt_builder *b, tt_value *x) { return tt_divide_constant(b, tt_hlo_log(b, x), M_LN10); }
 tt_value *tt_emit_reciprocal(tt_builder *b, tt_value *x) { return tt_reciprocal(b, x); }
 
+// exp(x) - 1: Taylor's series up to 1/2, where XLA loses 5 ulp; complex ones go XLA's way.
+tt_value *tt_emit_expm1(tt_builder *b, tt_value *x) {
+  if (!is_float(x)) return tt_hlo_exponential_minus_one(b, x);
+  int terms = x->dtype == TT_F64 ? 16 : 9;
+  tt_value *sum = tt_hlo_constant_like(b, x, 1.0 / tgamma(terms + 1));
+  for (int n = terms - 1; n > 0; --n) sum = tt_add_constant(b, tt_hlo_multiply(b, sum, x), 1.0 / tgamma(n + 1));
+  tt_value *far = tt_add_constant(b, tt_hlo_exponential(b, x), -1);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0.5), tt_hlo_multiply(b, sum, x), far);
+}
+
+// exp(x) / 2 for x >= 1, where x - 1 is exact: no overflow before the result's, and no rounding of x - log(2).
+static tt_value *half_exponential(tt_builder *b, tt_value *x) {
+  tt_value *least = tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, 1));
+  return tt_multiply_constant(b, tt_hlo_exponential(b, tt_add_constant(b, least, -1)), M_E / 2);
+}
+
+// CHLO's are exp(x - log(2)) and lose 24 ulp; complex ones go that way.
+tt_value *tt_emit_sinh(tt_builder *b, tt_value *x) {
+  if (!is_float(x)) return tt_hlo_sinh(b, x);
+  tt_value *size = tt_hlo_abs(b, x), *half = half_exponential(b, size);
+  tt_value *far = tt_hlo_subtract(b, half, tt_hlo_divide(b, tt_hlo_constant_like(b, x, 0.25), half));
+  tt_value *e = tt_emit_expm1(b, tt_hlo_minimum(b, size, tt_hlo_constant_like(b, x, 1)));
+  tt_value *near = tt_multiply_constant(b, tt_hlo_add(b, e, tt_hlo_divide(b, e, tt_add_constant(b, e, 1))), 0.5);
+  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 1), near, far);
+  return tt_hlo_select(b, tt_sign_bit(b, x), tt_hlo_negate(b, result), result);
+}
+
+tt_value *tt_emit_cosh(tt_builder *b, tt_value *x) {
+  if (!is_float(x)) return tt_hlo_cosh(b, x);
+  tt_value *size = tt_hlo_abs(b, x), *half = half_exponential(b, size);
+  tt_value *far = tt_hlo_add(b, half, tt_hlo_divide(b, tt_hlo_constant_like(b, x, 0.25), half));
+  tt_value *e = tt_hlo_exponential(b, tt_hlo_minimum(b, size, tt_hlo_constant_like(b, x, 1)));
+  tt_value *near = tt_multiply_constant(b, tt_hlo_add(b, e, tt_reciprocal(b, e)), 0.5);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 1), near, far);
+}
+
 // log(x / (1 - x)), x clamped to [eps, 1 - eps] when an eps of 0 or more is given.
 static tt_value *logit(tt_pointwise *p) {
   tt_builder *b = p->b;

@@ -54,6 +54,8 @@ enum {
   // A user's out= must have the result's dtype. So it is for torch's structured kernels that no TensorIterator drives; those
   // of the others may have any dtype that the result can be cast to.
   TT_OP_EXACT_OUT = 1 << 13,
+  // torch's structured kernel declares a result of another size than it has: it is not asked.
+  TT_OP_UNSTRUCTURED = 1 << 14,
 };
 
 struct tt_op {

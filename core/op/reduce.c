@@ -1,4 +1,4 @@
-// reduce.c - sums, products and logic over dimensions: sum, nansum, mean, prod, any, all, count_nonzero, trace.
+// reduce.c - sums, products and logic over dimensions: sum, nansum, mean, prod, any, all, count_nonzero, trace, hash_tensor.
 //
 // The greatest and smallest are in extreme.c, variances and norms in moment.c, running sums in scan.c.
 #include "op/axes.h"
@@ -110,4 +110,27 @@ void tt_lower_trace(tt_lowering *l) {
   tt_value *terms = as_total(l->b, x, dtype, axes);
   terms = tt_hlo_select(l->b, tt_hlo_compare(l->b, TT_EQ, row, column), terms, tt_hlo_constant_like(l->b, terms, 0));
   tt_set_result(l, 0, tt_hlo_convert(l->b, tt_sum(l->b, terms, axes), dtype));
+}
+
+// --- hash ------------------------------------------------------------------------------------------------------------
+
+static void exclusive_or(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
+  (void)user;
+  results[0] = tt_hlo_xor(b, arguments[0], arguments[1]);
+}
+
+// (self, dim, keepdim, mode): the exclusive or of the elements' 64 bits, those of a double for floats.
+void tt_lower_hash_tensor(tt_lowering *l) {
+  tt_value *x = tt_operand(l, 0), *bits;
+  tt_axes axes = tt_axes_arg(l, 1, x);
+  if (tt_dtype_is_complex(x->dtype))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"xor_sum_cpu\" not implemented for '%s'", tt_dtype_text(x->dtype));
+  int64_t mode = tt_int_or(l, 3, 0);
+  if (mode != 0) tt_fail(l, TT_INVALID_ARGUMENT, "Unknown hash_tensor mode: %lld", (long long)mode);
+  if (tt_failed(l)) return;
+  tt_dtype wide = tt_dtype_is_float(x->dtype) ? TT_F64 : x->dtype == TT_U64 ? TT_U64 : TT_S64;
+  bits = tt_hlo_bitcast_convert(l->b, tt_hlo_convert(l->b, x, wide), TT_U64, x->rank, x->dims);
+  tt_value *zero = tt_hlo_constant_i64(l->b, TT_U64, 0), *hash;
+  tt_hlo_reduce_with(l->b, 1, &bits, &zero, axes.count, axes.dims, exclusive_or, NULL, &hash);
+  tt_set_result(l, 0, tt_keep_axes_if(l, 2, hash, x, axes));
 }

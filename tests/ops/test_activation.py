@@ -131,3 +131,17 @@ def test_errors():
         F.gelu(torch.ones(3, device="tpu"), approximate="cubic")
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
         F.hardswish(torch.arange(3, device="tpu"))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_glu_forward_mode(dim):
+    """glu_jvp and glu_backward_jvp, which forward-mode AD calls."""
+    x, dx = torch.randn(4, 6), torch.randn(4, 6)
+    grad, dgrad = (torch.randn_like(x.narrow(dim, 0, x.shape[dim] // 2)) for _ in range(2))
+    out, grad_x = torch.nn.functional.glu(x, dim), torch.ops.aten.glu_backward(grad, x, dim)
+    torch.tpu.fallback = "error"
+    glu_jvp, backward_jvp = torch.ops.aten.glu_jvp, torch.ops.aten.glu_backward_jvp
+    for function, args in ((glu_jvp, (out, x, dx)), (backward_jvp, (grad_x, grad, x, dgrad, dx))):
+        actual = function(*(a.to("tpu") for a in args), dim)
+        torch.testing.assert_close(actual.cpu(), function(*args, dim), rtol=1e-5, atol=1e-6)
+    torch.tpu.fallback = "warn"

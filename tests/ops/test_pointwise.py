@@ -445,3 +445,16 @@ def test_binary_gradient(name):
 
     x, y = torch.rand(4, 1) + 0.5, torch.rand(3) + 1
     check(gradients, x.requires_grad_(), y.requires_grad_(), rtol=1e-4, atol=1e-5)
+
+
+def test_add_relu():
+    """What quantized models call: the sum, its negative part cut off, NaN as 0."""
+    add_relu = torch.ops.aten._add_relu
+    x = torch.tensor([1.0, -3.0, NAN, 0.5])
+    torch.tpu.fallback = "error"
+    check(add_relu, x, torch.tensor([1.0, 1.0, 1.0, -2.0]))
+    check(lambda x, y: add_relu(x, y, alpha=2), x, torch.tensor([1.0, 2.0, 1.0, -2.0]))
+    check(add_relu, torch.tensor([1, -3]), torch.tensor([1, 1]))
+    check(add_relu, x, 2.0)
+    check(lambda x: torch.ops.aten._add_relu_(x.clone(), 2.0), x)
+    torch.tpu.fallback = "warn"

@@ -332,3 +332,24 @@ def test_histc():
     check_raises(RuntimeError, "max must be larger than min", lambda x: torch.histc(x, 4, 5, 1), x)
     check_raises(RuntimeError, "is not finite", lambda x: torch.histc(x, 4, -INF, 1), x)
     check_raises(RuntimeError, "is not finite", lambda x: torch.histc(x, 4), x)
+
+
+def test_hash_tensor():
+    """The exclusive or of the elements' 64-bit patterns."""
+    torch.tpu.fallback = "error"
+    for x in (torch.randn(3, 4, 5), torch.randn(3, 4, 5).bfloat16(), torch.randint(-9, 9, (3, 4, 5)), torch.ones(3, 4, 5) > 0):
+        for args in ((), (1,), ((0, 2), True)):
+            kwargs = {"keepdim": True} if len(args) == 2 else {}
+            expected = torch.hash_tensor(x, *args[:1], **kwargs)
+            actual = torch.hash_tensor(x.to("tpu"), *args[:1], **kwargs)
+            assert actual.dtype == torch.uint64
+            torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0)
+    small = torch.tensor([200, 100, 3], dtype=torch.uint8)
+    assert torch.hash_tensor(small.to("tpu")).item() == 200 ^ 100 ^ 3
+    with pytest.raises(RuntimeError, match="Unknown hash_tensor mode: 1"):
+        torch.hash_tensor(small.to("tpu"), mode=1)
+    with pytest.raises(RuntimeError, match="Expected reduction dim to be specified"):
+        torch.hash_tensor(torch.empty(0, 3, device="tpu"))
+    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
+        torch.hash_tensor(torch.ones(3, dtype=torch.complex64, device="tpu"))
+    torch.tpu.fallback = "warn"

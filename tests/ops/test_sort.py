@@ -163,4 +163,8 @@ def test_isin(size):
     check(lambda x, y: torch.isin(x.long(), y.nan_to_num().long()), elements.nan_to_num(), tests)
     check(lambda x, y: torch.isin(x, y), torch.tensor([1, 3]), tests)
     check(lambda x: (torch.isin(x, 3), torch.isin(x, 3, invert=True)), elements)
+    torch.tpu.fallback = "error"
+    check(lambda x: (torch.isin(3, x), torch.isin(2.5, x, invert=True)), elements)
+    check(lambda x: torch.isin(3, x, out=torch.empty((), dtype=torch.bool, device=x.device)), elements)
+    torch.tpu.fallback = "warn"
     check(lambda x, y: (torch.isin(x, y), torch.isin(y, x), torch.isin(x, y, invert=True)), elements, torch.empty(0))
