@@ -20,4 +20,4 @@ def _byteswap(self: torch.UntypedStorage, element_size: int) -> None:
 
 def install() -> None:
     """Teaches ``UntypedStorage.byteswap`` the device "tpu"."""
-    torch.UntypedStorage._byteswap = _byteswap  # type: ignore[method-assign]
+    torch.UntypedStorage._byteswap = _byteswap  # type: ignore[assignment, method-assign]

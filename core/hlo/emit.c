@@ -34,30 +34,29 @@ void tt_emit_types(tt_builder *b, int count, tt_value *const *xs) {
   }
 }
 
-// The numbers are `wide` or, where that is NULL, `narrow`.
-static void emit_numbers(tt_builder *b, const char *open, int count, const int64_t *wide, const int *narrow,
-                         const char *close) {
+// `values` are int64_t (`wide`) or int.
+static void emit_numbers(tt_builder *b, const char *open, int count, const void *values, bool wide, const char *close) {
   tt_emit(b, open);
   for (int i = 0; i < count; ++i) {
     if (i > 0) tt_emit(b, ", ");
-    tt_emit_i64(b, wide ? wide[i] : narrow[i]);
+    tt_emit_i64(b, wide ? ((const int64_t *)values)[i] : ((const int *)values)[i]);
   }
   tt_emit(b, close);
 }
 
 void tt_emit_i64s(tt_builder *b, const char *before, int count, const int64_t *values) {
   tt_emit(b, before);
-  emit_numbers(b, "[", count, values, NULL, "]");
+  emit_numbers(b, "[", count, values, true, "]");
 }
 
 void tt_emit_ints(tt_builder *b, const char *before, int count, const int *values) {
   tt_emit(b, before);
-  emit_numbers(b, "[", count, NULL, values, "]");
+  emit_numbers(b, "[", count, values, false, "]");
 }
 
 void tt_emit_array(tt_builder *b, const char *before, int count, const int64_t *values) {
   tt_emit(b, before);
-  emit_numbers(b, count > 0 ? "array<i64: " : "array<i64", count, values, NULL, ">");
+  emit_numbers(b, count > 0 ? "array<i64: " : "array<i64", count, values, true, ">");
 }
 
 void tt_emit_bool(tt_builder *b, const char *before, bool value) {
