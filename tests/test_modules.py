@@ -62,7 +62,7 @@ def samples(info, training, dtype):
 
 def is_random(module):
     return any(
-        "Dropout" in type(x).__name__ and getattr(x, "p", 0) > 0 or isinstance(x, torch.nn.RReLU) for x in module.modules()
+        ("Dropout" in type(x).__name__ and getattr(x, "p", 0) > 0) or isinstance(x, torch.nn.RReLU) for x in module.modules()
     ) or (getattr(module, "dropout", 0) and module.training)
 
 

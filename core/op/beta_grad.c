@@ -17,7 +17,7 @@ enum { STEP, P, Q, Z, DP, DQ, C, DC, D, DD, VALUE, LOG_SLOPE, CHANGE, CARRIED };
 
 static void is_open(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
   (void)user;
-  tt_value *open = tt_compare_constant(b, TT_GT, state[CHANGE], 8 * tt_epsilon(state[CHANGE]));
+  tt_value *open = tt_compare_constant(b, TT_GT, state[CHANGE], 8 * tt_half_epsilon(state[CHANGE]));
   results[0] = tt_hlo_and(b, tt_step_is_left(b, state[STEP]), tt_any(b, open));
 }
 

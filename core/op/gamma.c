@@ -17,7 +17,7 @@
 
 tt_value *tt_emit_erfc(tt_builder *b, tt_value *x);
 
-double tt_epsilon(const tt_value *x) { return x->dtype == TT_F64 ? 0x1p-53 : 0x1p-24; }
+double tt_half_epsilon(const tt_value *x) { return x->dtype == TT_F64 ? 0x1p-53 : 0x1p-24; }
 
 tt_value *tt_step_is_left(tt_builder *b, tt_value *step) {
   return tt_hlo_compare(b, TT_LT, step, tt_hlo_constant_i64(b, TT_S32, TT_GAMMA_STEPS));
@@ -90,7 +90,7 @@ enum { SERIES_STEP, SERIES_A, SERIES_X, SERIES_TERM, SERIES_SUM, SERIES_CARRIED 
 
 static void series_open(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
   (void)user;
-  tt_value *seen = tt_multiply_constant(b, state[SERIES_SUM], tt_epsilon(state[SERIES_SUM]));
+  tt_value *seen = tt_multiply_constant(b, state[SERIES_SUM], tt_half_epsilon(state[SERIES_SUM]));
   tt_value *open = tt_hlo_compare(b, TT_GT, state[SERIES_TERM], seen);
   results[0] = tt_hlo_and(b, tt_step_is_left(b, state[SERIES_STEP]), tt_any(b, open));
 }
@@ -130,7 +130,7 @@ static void fraction_open(tt_builder *b, tt_value *const *state, tt_value **resu
   (void)user;
   tt_value *change = state[FRACTION_CHANGE];
   tt_value *distance = tt_hlo_abs(b, tt_add_constant(b, change, -1));
-  tt_value *open = tt_compare_constant(b, TT_GT, distance, 4 * tt_epsilon(change));
+  tt_value *open = tt_compare_constant(b, TT_GT, distance, 4 * tt_half_epsilon(change));
   results[0] = tt_hlo_and(b, tt_step_is_left(b, state[FRACTION_STEP]), tt_any(b, open));
 }
 

@@ -7,7 +7,7 @@
 enum { TT_GAMMA_STEPS = 2000 }; // no loop makes more
 
 // Half the distance from 1 to the next number of x's dtype.
-double tt_epsilon(const tt_value *x);
+double tt_half_epsilon(const tt_value *x);
 
 // Scalar step counters of loops (S32): is one left, the next one, its number in the shape and dtype of `like`.
 tt_value *tt_step_is_left(tt_builder *b, tt_value *step);

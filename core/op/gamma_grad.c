@@ -23,7 +23,7 @@ static void series_open(tt_builder *b, tt_value *const *state, tt_value **result
   (void)user;
   tt_value *sums = tt_hlo_add(b, state[SUM], state[SLOPE_SUM]);
   tt_value *now = tt_hlo_multiply(b, state[TERM], tt_add_constant(b, state[SLOPE], 1));
-  tt_value *open = tt_hlo_compare(b, TT_GT, now, tt_multiply_constant(b, sums, tt_epsilon(sums)));
+  tt_value *open = tt_hlo_compare(b, TT_GT, now, tt_multiply_constant(b, sums, tt_half_epsilon(sums)));
   results[0] = tt_hlo_and(b, tt_step_is_left(b, state[STEP]), tt_any(b, open));
 }
 
@@ -57,7 +57,7 @@ enum { F_STEP, F_SHAPE, F_B, F_C, F_DC, F_D, F_DD, F_VALUE, F_LOG_SLOPE, F_CHANG
 
 static void fraction_open(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
   (void)user;
-  double small = 8 * tt_epsilon(state[F_CHANGE]);
+  double small = 8 * tt_half_epsilon(state[F_CHANGE]);
   tt_value *distance = tt_hlo_abs(b, tt_add_constant(b, state[F_CHANGE], -1));
   tt_value *open = tt_compare_constant(b, TT_GT, tt_hlo_maximum(b, distance, state[F_SLOPE_CHANGE]), small);
   results[0] = tt_hlo_and(b, tt_step_is_left(b, state[F_STEP]), tt_any(b, open));
