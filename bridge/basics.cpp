@@ -117,6 +117,25 @@ Tensor copy_from_and_resize(const Tensor &self, const Tensor &target) {
   return copy_from(self, target, false);
 }
 
+// A tensor of zeros without memory, for forward-mode AD; torch's ZeroTensor kernels read it, none of ours.
+class NoMemory final : public c10::Allocator {
+public:
+  explicit NoMemory(c10::Device device) : device_(device) {}
+  c10::DataPtr allocate(size_t) override { return {nullptr, device_}; }
+  void copy_data(void *, const void *, size_t) const override {}
+
+private:
+  c10::Device device_;
+};
+
+Tensor zero_tensor(c10::IntArrayRef size, optional<ScalarType> dtype, optional<c10::Layout>,
+                   optional<c10::Device> device, optional<bool>) {
+  const bool given = device && device->has_index();
+  NoMemory allocator(c10::Device(kTPU, given ? device->index() : static_cast<c10::DeviceIndex>(tt_current_device())));
+  const c10::DispatchKeySet keys({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor});
+  return at::detail::empty_generic(size, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+}
+
 // --- values on the host ----------------------------------------------------------------------------------------------
 at::Scalar local_scalar_dense(const Tensor &self) {
   alignas(16) char element[16];
@@ -156,6 +175,7 @@ void register_basics() {
   auto &m = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", TORCH_FN(zero_tensor));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
