@@ -2,8 +2,8 @@
 
 Errors are in units in the last place (ulp) of the result's dtype, against values in float64: CPU torch's, or scipy's where
 torch's float64 kernel is no better than the float32 one. The same for CPU torch beside it. Arguments are a fixed grid: 20,000
-random ones (seeded) in each interval of the row, in which small ones are drawn by magnitude, and the floats around the function's
-zeros and edges. Denormal arguments and results are left out, since XLA flushes them. `--write` writes docs/accuracy.md.
+random ones (seeded) in each interval of the row, in which small ones are drawn by magnitude, and the floats around zeros and
+edges. Denormal arguments and results are left out, since XLA flushes them. `--write` writes docs/accuracy.md.
 """
 
 import argparse
@@ -85,8 +85,10 @@ ROWS = [
     Row("ndtri", [(0, 1), (1e-30, 0.1)], reference=sp.ndtri, around=[0.5]),
     Row("log_ndtr", [(-10, 5), (-1e5, -10)], reference=sp.log_ndtr),
     Row("entr", [(0, 2), (1e-30, 0.1), (1, 1e30)], around=[1]),
-    Row("lgamma", [(-10, 40), (1e-30, ANY)], around=[1, 2, -2.457024738220801, -2.747682646727413]),
-    Row("digamma", [(-10, 10), (1e-30, ANY)], reference=sp.digamma, around=[1.4616321449683622]),
+    Row("lgamma", [(0, 40), (1e-30, ANY)], around=[1, 2]),
+    Row("lgamma, x < 0", [(-10, 0)], call=torch.lgamma),
+    Row("digamma", [(0, 10), (1e-30, ANY)], reference=sp.digamma, around=[1.4616321449683622]),
+    Row("digamma, x < 0", [(-10, 0)], reference=sp.digamma, call=torch.digamma),
     Row("polygamma(1)", [(-5, 10), (1e-10, 1e10)], reference=lambda x: zeta_of(1, x), call=lambda x: torch.polygamma(1, x)),
     Row("polygamma(2)", [(-5, 10), (1e-5, 1e5)], reference=lambda x: zeta_of(2, x), call=lambda x: torch.polygamma(2, x)),
     Row("multigammaln(2)", [(0.6, 40)], call=lambda x: torch.special.multigammaln(x, 2)),
@@ -165,10 +167,11 @@ def measure(row, dtype):
 HEADER = """# Accuracy
 
 The largest error found, in units in the last place (ulp) of the result, against float64; CPU torch's own beside it. Half an ulp
-is the best that a rounded result can be. `python bench/accuracy.py --write` made this page, on the virtual TPU (XLA CPU): it looks
-at {count} random arguments in each of a few intervals per function and at the floats around zeros and edges, seeded, so that it
-finds the same again. Near a zero of a function an error of the argument's own size is many ulps: where both columns are large,
-read them as "no digits are left there". Denormal arguments and results are left out. A dash: CPU torch has no bfloat16 kernel.
+is the best that a rounded result can be. `python bench/accuracy.py --write` made this page, on the virtual TPU (XLA CPU): it
+looks at {count} random arguments in each of a few intervals per function and at the floats around zeros and edges, seeded, so
+that it finds the same again. Near a zero of a function an error of the argument's own size is many ulps: where both columns are
+large, read them as "no digits are left there". Denormal arguments and results are left out. A dash: CPU torch has no bfloat16
+kernel.
 
 | function | float32 | at | CPU torch | bfloat16 | CPU torch |
 |---|---|---|---|---|---|

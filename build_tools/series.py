@@ -9,12 +9,14 @@ greatest if it has a zero inside. tests/ops/test_special.py compares the tables 
 with torch.
 """
 
+from collections.abc import Callable
+
 import mpmath as mp
 from mpmath import mpf, pi, sqrt
 
 mp.mp.dps = 50
 NODES = 64
-SERIES = {}  # name: (function, low, high)
+SERIES: dict[str, tuple[Callable[[mpf], mpf], mpf, mpf]] = {}  # name: (function, low, high)
 
 
 def series(low, high):
@@ -299,7 +301,7 @@ def main():
         wide = narrow if name == "ndtri_tail" else length(terms, values, 55)
         interval = ", ".join(mp.nstr(end, 17) for end in (low, high))
         numbers = ", ".join(mp.nstr(c, 17, strip_zeros=False) for c in terms[:wide])
-        print(f"\n// {function.__doc__.strip('.')}; {mp.nstr(low, 6)} <= t <= {mp.nstr(high, 6)}")
+        print(f"\n// {(function.__doc__ or '').strip('.')}; {mp.nstr(low, 6)} <= t <= {mp.nstr(high, 6)}")
         print(f"const tt_series tt_series_{name} = {{{interval}, {wide}, {narrow}, (const double[]){{{numbers}}}}};")
 
 

@@ -66,8 +66,8 @@ static tt_value *peak(tt_builder *b, tt_value *a) {
   return tt_hlo_select(b, tt_compare_constant(b, TT_LT, a, 1.25), near, tt_reciprocal(b, far));
 }
 
-// log |gamma(x)|. For x > 0: by its zeros up to 4, after a step up below 1, and Stirling's formula beyond; where CHLO is 100 ulp off.
-tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
+// log(gamma(x)) for x > 0: by its zeros up to 4, after a step up below 1, and Stirling's formula beyond.
+static tt_value *log_gamma_right(tt_builder *b, tt_value *x) {
   tt_value *one = tt_hlo_constant_like(b, x, 1), *four = tt_hlo_constant_like(b, x, 4);
   tt_value *low = tt_hlo_compare(b, TT_LT, x, one), *near = tt_hlo_minimum(b, x, four);
   // x - 1 and x - 2, of x + 1 below 1: never from a rounded x + 1.
@@ -79,9 +79,37 @@ tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
   tt_value *far = tt_hlo_multiply(b, tt_add_constant(b, x, -0.5), tt_add_constant(b, log, -1));
   tt_value *rest = tt_hlo_log(b, tt_stirling_rest(b, tt_hlo_maximum(b, x, four)));
   far = tt_hlo_add(b, far, tt_add_constant(b, rest, 0.9189385332046727 - 0.5)); // log(2 pi) / 2
-  tt_value *result = tt_hlo_select(b, tt_hlo_compare(b, TT_LT, x, four), near, far);
-  return tt_hlo_select(b, tt_compare_constant(b, TT_GT, x, 0), result, tt_hlo_lgamma(b, x));
+  return tt_hlo_select(b, tt_hlo_compare(b, TT_LT, x, four), near, far);
 }
+
+// log |gamma(x)|, where CHLO is 100 ulp off. Below 0 by gamma(x) gamma(-x) = -pi / (x sin(pi x)), the sine by the distance from the
+// next whole number.
+tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
+  tt_value *size = tt_hlo_abs(b, x), *right = log_gamma_right(b, size);
+  tt_value *distance = tt_hlo_subtract(b, size, tt_hlo_round_nearest_even(b, size));
+  tt_value *sine = tt_hlo_abs(b, tt_hlo_sine(b, tt_multiply_constant(b, distance, M_PI)));
+  tt_value *product = tt_hlo_multiply(b, size, sine);
+  tt_value *left =
+      tt_hlo_subtract(b, tt_hlo_log(b, tt_hlo_divide(b, tt_hlo_constant_like(b, x, M_PI), product)), right);
+  tt_value *whole = tt_hlo_or(b, tt_hlo_is_inf(b, size), tt_compare_constant(b, TT_EQ, distance, 0));
+  left = tt_select_constant(b, whole, HUGE_VAL, left);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), left, right);
+}
+
+// log of the multivariate gamma function of dimension n: the sum of log(gamma(x - i / 2)), i < n, and n (n - 1) / 4 log(pi).
+static tt_value *mvlgamma(tt_pointwise *p) {
+  int64_t n = tt_int(p->l, 1);
+  const tt_tensor *self = tt_tensor_arg(p->l, 0);
+  if (self && self->dtype == TT_BOOL)
+    tt_fail(p->l, TT_INVALID_ARGUMENT, "The input tensor may not be a boolean tensor.");
+  else if (n < 1)
+    tt_fail(p->l, TT_INVALID_ARGUMENT, "p has to be greater than or equal to 1");
+  tt_value *sum = tt_hlo_constant_like(p->b, p->x[0], (double)n * ((double)n - 1) / 4 * log(M_PI));
+  for (int64_t i = 0; i < n && !tt_failed(p->l); ++i)
+    sum = tt_hlo_add(p->b, sum, tt_emit_lgamma(p->b, tt_add_constant(p->b, p->x[0], -0.5 * (double)i)));
+  return sum;
+}
+void tt_lower_mvlgamma(tt_lowering *l) { tt_pointwise_each(l, mvlgamma, 1, NULL); }
 
 // --- the four forms ---------------------------------------------------------------------------------------------------------
 

@@ -20,16 +20,31 @@ static tt_value *digamma_near(tt_builder *b, tt_value *x) {
   return tt_hlo_select(b, low, tt_hlo_subtract(b, result, tt_reciprocal(b, x)), result);
 }
 
-// CHLO's below 0, with the sides of the pole at 0 and -0, where it gives NaN.
-tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
+static tt_value *digamma_right(tt_builder *b, tt_value *x) {
   tt_value *two = tt_hlo_constant_like(b, x, 2), *far_x = tt_hlo_maximum(b, x, two), *inverse = tt_reciprocal(b, far_x);
   tt_value *rest = tt_series_at(b, &tt_series_digamma_far, tt_square(b, inverse));
   rest = tt_hlo_multiply(b, inverse, tt_add_constant(b, tt_hlo_multiply(b, inverse, rest), 0.5));
   tt_value *far = tt_hlo_subtract(b, tt_hlo_log(b, far_x), rest);
-  tt_value *right = tt_hlo_select(b, tt_hlo_compare(b, TT_LE, x, two), digamma_near(b, tt_hlo_minimum(b, x, two)), far);
-  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_GT, x, 0), right, tt_hlo_digamma(b, x));
-  tt_value *is_zero = tt_compare_constant(b, TT_EQ, x, 0);
-  return tt_hlo_select(b, is_zero, tt_hlo_divide(b, tt_hlo_constant_like(b, x, -1), x), result);
+  return tt_hlo_select(b, tt_hlo_compare(b, TT_LE, x, two), digamma_near(b, tt_hlo_minimum(b, x, two)), far);
+}
+
+// pi / tan(pi d) for |d| <= 1/2, right where it is 0 too.
+static tt_value *pi_cotangent(tt_builder *b, tt_value *d) {
+  tt_value *size = tt_hlo_abs(b, d), *pi = tt_hlo_constant_like(b, d, M_PI);
+  tt_value *steep = tt_hlo_divide(b, pi, tt_hlo_tan(b, tt_hlo_multiply(b, size, pi)));
+  tt_value *flat = tt_hlo_multiply(b, pi, tt_hlo_tan(b, tt_hlo_multiply(b, tt_constant_minus(b, 0.5, size), pi)));
+  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 0.25), steep, flat);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, d, 0), tt_hlo_negate(b, result), result);
+}
+
+// Below 0 by reflection: digamma(x) = digamma(-x) - 1 / x - pi / tan(pi x). -inf and inf at 0 and -0, NaN at the other poles.
+tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
+  tt_value *size = tt_hlo_abs(b, x), *right = digamma_right(b, size), *inverse = tt_reciprocal(b, x);
+  tt_value *distance = tt_hlo_subtract(b, x, tt_hlo_round_nearest_even(b, x));
+  tt_value *left = tt_hlo_subtract(b, tt_hlo_subtract(b, right, inverse), pi_cotangent(b, distance));
+  left = tt_select_constant(b, tt_compare_constant(b, TT_EQ, distance, 0), NAN, left);
+  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), left, right);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_EQ, x, 0), tt_hlo_negate(b, inverse), result);
 }
 
 // --- zeta -----------------------------------------------------------------------------------------------------------------------

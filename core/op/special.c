@@ -9,21 +9,17 @@
 
 // --- the normal distribution ------------------------------------------------------------------------------------------------
 
-// exp(x^2) or exp(-x^2). The square is split into that of x's leading bits, which is exact, and a small rest; x^2 rounded would
+// exp(scale x^2), scale a power of two, or minus one. The square is split into that of x's leading bits, which is exact, and a small rest; x^2 rounded would
 // lose a digit where it is 100.
-static tt_value *exp_of_square(tt_builder *b, tt_value *x, bool negative) {
+static tt_value *exp_of_square(tt_builder *b, tt_value *x, double scale) {
   bool wide = x->dtype == TT_F64;
-  // Beyond 40 the result is 0 or infinite in both dtypes.
+  // Beyond 40 the result is 0 or infinite in both dtypes (for scales of 1/2 or more).
   tt_value *limit = tt_hlo_constant_like(b, x, 40);
   x = tt_hlo_minimum(b, tt_hlo_abs(b, x), limit);
   tt_value *leading = tt_hlo_reduce_precision(b, x, wide ? 11 : 8, wide ? 25 : 11), *square = tt_square(b, leading);
   tt_value *rest = tt_hlo_multiply(b, tt_hlo_subtract(b, x, leading), tt_hlo_add(b, x, leading));
-  if (negative) {
-    square = tt_hlo_negate(b, square);
-    rest = tt_hlo_negate(b, rest);
-  }
-  tt_value *factor = tt_add_constant(b, tt_hlo_exponential_minus_one(b, rest), 1);
-  return tt_hlo_multiply(b, tt_hlo_exponential(b, square), factor);
+  tt_value *factor = tt_add_constant(b, tt_hlo_exponential_minus_one(b, tt_multiply_constant(b, rest, scale)), 1);
+  return tt_hlo_multiply(b, tt_hlo_exponential(b, tt_multiply_constant(b, square, scale)), factor);
 }
 
 // exp(x^2) erfc(x) for x >= 0: a series of (1 + 2x) erfcx(x) in (x - 3.75) / (x + 3.75).
@@ -36,14 +32,14 @@ static tt_value *erfcx_right(tt_builder *b, tt_value *x) {
 
 tt_value *tt_emit_erfcx(tt_builder *b, tt_value *x) {
   tt_value *right = erfcx_right(b, tt_hlo_abs(b, x));
-  tt_value *left = tt_hlo_subtract(b, tt_multiply_constant(b, exp_of_square(b, x, false), 2), right);
+  tt_value *left = tt_hlo_subtract(b, tt_multiply_constant(b, exp_of_square(b, x, 1), 2), right);
   return tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), left, right);
 }
 
 // CHLO's up to 1/2; beyond, where it is up to 60 ulp off, from erfcx.
 tt_value *tt_emit_erfc(tt_builder *b, tt_value *x) {
   tt_value *right = tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, 0.5));
-  tt_value *far = tt_hlo_multiply(b, erfcx_right(b, right), exp_of_square(b, right, true));
+  tt_value *far = tt_hlo_multiply(b, erfcx_right(b, right), exp_of_square(b, right, -1));
   tt_value *near = tt_hlo_erfc(b, tt_hlo_minimum(b, x, tt_hlo_constant_like(b, x, 0.5)));
   return tt_hlo_select(b, tt_compare_constant(b, TT_GT, x, 0.5), far, near);
 }
@@ -52,20 +48,22 @@ tt_value *tt_emit_erfc(tt_builder *b, tt_value *x) {
 tt_value *tt_emit_erfinv(tt_builder *b, tt_value *x) {
   tt_value *start = tt_hlo_erf_inv(b, x), *size = tt_hlo_abs(b, start);
   tt_value *distance = tt_hlo_subtract(b, tt_emit_erfc(b, size), tt_constant_minus(b, 1, tt_hlo_abs(b, x)));
-  tt_value *step = tt_hlo_multiply(b, distance, exp_of_square(b, size, false)); // over erf's slope
+  tt_value *step = tt_hlo_multiply(b, distance, exp_of_square(b, size, 1)); // over erf's slope
   tt_value *improved = tt_hlo_add(b, size, tt_divide_constant(b, step, M_2_SQRTPI));
   improved = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), tt_hlo_negate(b, improved), improved);
   tt_value *outer = tt_compare_constant(b, TT_GT, tt_hlo_abs(b, x), 0.5);
   return tt_hlo_select(b, tt_hlo_and(b, outer, tt_hlo_is_finite(b, start)), improved, start);
 }
 
-// log of the distribution function: from erfcx where that is tiny.
+// log of the distribution function: of erfcx where that is tiny, log(1 - tail) where it is nearly 1.
 tt_value *tt_emit_log_ndtr(tt_builder *b, tt_value *x) {
   tt_value *t = tt_multiply_constant(b, x, M_SQRT1_2);
-  tt_value *tail = tt_hlo_log(b, tt_multiply_constant(b, tt_emit_erfcx(b, tt_hlo_negate(b, t)), 0.5));
-  tail = tt_hlo_subtract(b, tail, tt_multiply_constant(b, tt_square(b, x), 0.5));
-  tt_value *rest = tt_hlo_log_plus_one(b, tt_multiply_constant(b, tt_emit_erfc(b, t), -0.5));
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, -1), tail, rest);
+  tt_value *scaled = tt_multiply_constant(b, erfcx_right(b, tt_hlo_abs(b, t)), 0.5);
+  tt_value *left = tt_hlo_subtract(b, tt_hlo_log(b, scaled), tt_multiply_constant(b, tt_square(b, x), 0.5));
+  tt_value *tail = tt_hlo_multiply(b, scaled, exp_of_square(b, x, -0.5));
+  tail = tt_hlo_select(b, tt_compare_constant(b, TT_GT, x, 1), tail, tt_multiply_constant(b, tt_hlo_erfc(b, t), 0.5));
+  tt_value *rest = tt_hlo_log_plus_one(b, tt_hlo_negate(b, tail));
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, -1), left, rest);
 }
 
 // For p <= exp(-2): -(z - log(z) / z - series(1 / z) / z) with z = sqrt(-2 log(p)), and in float64 a Newton step.
