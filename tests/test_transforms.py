@@ -22,8 +22,8 @@ def check(function, *args):
     torch.testing.assert_close(
         torch.utils._pytree.tree_map(lambda x: x.detach().cpu(), actual),
         torch.utils._pytree.tree_map(lambda x: x.detach(), function(*args)),
-        rtol=1e-4,
-        atol=1e-5,
+        rtol=1e-3,
+        atol=5e-4,
     )
 
 

@@ -149,6 +149,11 @@ class _TpuModule(types.ModuleType):
         _C._set_fallback(policy)
 
     @property
+    def _initialized(self) -> bool:
+        """What ``torch.utils.checkpoint`` asks before it saves the random state for the recomputation."""
+        return is_initialized()
+
+    @property
     def default_generators(self) -> tuple[Any, ...]:
         """The default ``torch.Generator`` of each device."""
         return tuple(_C._default_generator(index) for index in range(device_count()))
