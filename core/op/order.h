@@ -28,4 +28,8 @@ tt_value *tt_ordered_keys(tt_builder *b, const tt_ordered *o);
 tt_value *tt_ordered_values(tt_builder *b, const tt_ordered *o);    // in the elements' dtype
 tt_value *tt_ordered_positions(tt_builder *b, const tt_ordered *o); // where they came from along dim, S64
 
+// Places (S32, or S64 if need be) of values in the `rows` sorted rows of n boundaries each, both flattened and of one dtype. The
+// place is the number of boundaries before it: those < value, or those <= value for `right` (search.c).
+tt_value *tt_search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n, bool right);
+
 #endif // TT_OP_ORDER_H_

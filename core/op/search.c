@@ -81,10 +81,7 @@ static tt_value *search_all(tt_builder *b, tt_value *boundaries, tt_value *value
   return tt_hlo_reshape(b, tt_sum(b, behind, tt_axes_range(2, 3)), 1, (int64_t[]){tt_value_count(values)});
 }
 
-// Places (S32, or S64 if need be) of values in the sorted rows of boundaries, both flattened and of one dtype. The place is the
-// number of boundaries before it: those < value, or those <= value for `right`.
-static tt_value *search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n,
-                             bool right) {
+tt_value *tt_search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, int64_t rows, int64_t n, bool right) {
   if (tt_builder_failed(b)) return values;
   if (n == 0 || tt_value_count(values) == 0) return tt_hlo_splat(b, TT_S32, 1, values->dims, 0);
   return n <= FEW ? search_all(b, boundaries, values, rows, n, right)
@@ -173,7 +170,7 @@ static void lower_search(tt_lowering *l, int boundaries_arg, int values_arg, boo
   int64_t n = boundaries->dims[boundaries->rank - 1];
   int64_t rows = boundaries->rank == 1 || n == 0 ? 1 : tt_value_count(boundaries) / n;
   tt_value *sorted = sortable ? apply_sorter(l, boundaries) : flatten(b, boundaries);
-  tt_value *place = search_rows(b, sorted, flatten(b, values), rows, n, right);
+  tt_value *place = tt_search_rows(b, sorted, flatten(b, values), rows, n, right);
   place = tt_hlo_convert(b, place, tt_bool(l, 2) ? TT_S32 : TT_S64);
   tt_set_result(l, 0, tt_hlo_reshape(b, place, values->rank, values->dims));
 }
@@ -204,7 +201,8 @@ static tt_value *is_member(tt_builder *b, tt_value *elements, tt_value *tests) {
   }
   tt_ordered order = tt_order(b, tests, 0, false);
   tt_value *sorted = tt_ordered_values(b, &order);
-  tt_value *place = search_rows(b, sorted, elements, 1, n, false); // at the end, the gather is clamped to the last test
+  tt_value *place =
+      tt_search_rows(b, sorted, elements, 1, n, false); // at the end, the gather is clamped to the last test
   return tt_hlo_compare(b, TT_EQ, gather_flat(b, sorted, place), elements);
 }
 
@@ -230,7 +228,7 @@ void tt_lower_coo_to_csr(tt_lowering *l) {
   int64_t count = tt_int(l, 1) + 1;
   if (tt_failed(l)) return;
   tt_value *ends =
-      search_rows(b, flatten(b, rows), tt_hlo_iota(b, rows->dtype, 1, &count, 0), 1, tt_value_count(rows), false);
+      tt_search_rows(b, flatten(b, rows), tt_hlo_iota(b, rows->dtype, 1, &count, 0), 1, tt_value_count(rows), false);
   tt_set_result(l, 0, tt_hlo_convert(b, ends, sparse_index_dtype(l, 2)));
 }
 
@@ -249,7 +247,7 @@ void tt_lower_csr_to_coo(tt_lowering *l) {
   tt_value *entry = flatten(b, tt_hlo_iota(b, ends->dtype, rank, columns->dims, rank - 1));
   ends = flatten(b, tt_hlo_slice_dim(b, ends, rank - 1, 1, rows + 1, 1));
   bool transpose = tt_bool(l, 3);
-  vectors[rank - 1 + transpose] = tt_hlo_convert(b, search_rows(b, ends, entry, batches, rows, true), dtype);
+  vectors[rank - 1 + transpose] = tt_hlo_convert(b, tt_search_rows(b, ends, entry, batches, rows, true), dtype);
   vectors[rank - transpose] = tt_hlo_convert(b, flatten(b, columns), dtype);
   for (int i = 0; i <= rank; ++i) vectors[i] = tt_hlo_reshape(b, vectors[i], 2, (int64_t[]){1, total});
   tt_set_result(l, 0, tt_hlo_concatenate(b, rank + 1, vectors, 0));
