@@ -105,8 +105,6 @@ tt_value *tt_adjoint(tt_builder *b, tt_value *x) { return tt_transposed(b, tt_co
 tt_value *tt_product(tt_builder *b, tt_value *x, tt_value *y) {
   // Behind a barrier, or XLA would fold the transpose into the dot again.
   if (x->transposed && tt_builder_target(b)->dot_lhs_in_order) x = tt_hlo_optimization_barrier(b, x);
-  // XLA CPU with API 0.106 dies in its YNNPACK pass where a product is both operands of the next one.
-  if (x == y) y = tt_hlo_optimization_barrier(b, y);
   const int batch[] = {0};
   const tt_dot numbers = {.batch_count = 1,
                           .lhs_batch = batch,
@@ -228,6 +226,8 @@ tt_value *tt_pick_rows(tt_builder *b, tt_value *x, tt_value *index) {
 }
 
 tt_value *tt_permute_rows(tt_builder *b, tt_value *x, tt_value *order) {
+  if (tt_value_count(x) == 0)
+    return tt_hlo_splat(b, x->dtype, x->rank, (int64_t[]){x->dims[0], order->dims[1], x->dims[x->rank - 1]}, 0);
   const int64_t dims[] = {order->dims[0], order->dims[1], 1};
   const int zero[] = {0}, one[] = {1}, two[] = {2};
   const tt_gather numbers = {.offset_count = x->rank - 2,

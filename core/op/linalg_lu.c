@@ -222,43 +222,38 @@ static bool is_vector(const tt_tensor *a, const tt_tensor *y) {
   return true;
 }
 
-// _linalg_solve_ex(A, B, *, left, check_errors) -> result, LU, pivots, info
+// A value of each of `a`'s matrices, for each matrix of a batch that they are broadcast to.
+static tt_value *spread(tt_builder *b, tt_value *x, const tt_tensor *a, int lead, const int64_t *dims) {
+  int64_t from[TT_BATCH_MAX + 2], to[TT_BATCH_MAX + 2], batch = 1;
+  int own = a->rank - 2, kept = x->rank - 1;
+  for (int i = 0; i < own; ++i) from[i] = a->sizes[i];
+  for (int i = 0; i < lead; ++i) batch *= to[i] = dims[i];
+  if (batch == x->dims[0]) return x;
+  for (int i = 0; i < kept; ++i) from[own + i] = to[lead + i] = x->dims[1 + i];
+  x = tt_hlo_broadcast_to(b, tt_hlo_reshape(b, x, own + kept, from), lead + kept, to);
+  int64_t flat[] = {batch, to[lead], to[lead + 1]};
+  return tt_hlo_reshape(b, x, 1 + kept, flat);
+}
+
+// _linalg_solve_ex(A, B, *, left, check_errors) -> result, LU, pivots, info. A is factored once, also where B has more batch
+// dims. torch's wrapper declares the result, whose sizes are those of B broadcast.
 void tt_lower_linalg_solve_ex(tt_lowering *l) {
   tt_builder *b = l->b;
-  if (!tt_check_lapack_dtype(l, 0, "lu_cpu")) return;
-  const tt_tensor *a = tt_tensor_arg(l, 0), *y = tt_tensor_arg(l, 1);
-  bool vector = is_vector(a, y);
+  const tt_tensor *a = tt_tensor_arg(l, 0);
+  bool vector = is_vector(a, tt_tensor_arg(l, 1));
+  int rank;
+  const int64_t *sizes;
+  if (!tt_check_lapack_dtype(l, 0, "lu_cpu") || !tt_output_shape(l, 0, &rank, &sizes)) return;
   tt_lu lu = tt_lu_factor(b, tt_matrices(l, 0), true);
   set_lu(l, 1, 0, &lu);
   tt_set_matrices_like(l, 3, lu.info, 0);
-  // B's batch dims are A's, or broadcast with them: then the factors are broadcast too.
-  int64_t all[TT_BATCH_MAX + 2], size = vector ? 1 : y->sizes[y->rank - 1],
-                                 rows = vector ? a->sizes[a->rank - 1] : y->sizes[y->rank - 2];
-  int rank;
-  const int64_t *sizes;
-  if (!tt_output_shape(l, 0, &rank, &sizes)) return; // torch's wrapper declares it
+
   int lead = vector ? rank - 1 : rank - 2;
-  int64_t batch = 1;
-  for (int i = 0; i < lead; ++i) batch *= all[i] = sizes[i];
-  all[lead] = rows;
-  if (!vector) all[lead + 1] = size;
-  tt_value *rhs = tt_hlo_broadcast_to(b, tt_operand(l, 1), rank, all);
-  rhs = tt_hlo_reshape(b, rhs, 3, (int64_t[]){batch, rows, size});
-  tt_value *packed = lu.lu, *order = lu.order;
-  if (batch != packed->dims[0]) {
-    int64_t n = packed->dims[1], wide[TT_BATCH_MAX + 2];
-    for (int i = 0; i < lead; ++i) wide[i] = sizes[i];
-    wide[lead] = wide[lead + 1] = n;
-    int a_lead = a->rank - 2;
-    int64_t own[TT_BATCH_MAX + 2];
-    for (int i = 0; i < a_lead; ++i) own[i] = a->sizes[i];
-    own[a_lead] = own[a_lead + 1] = n;
-    packed = tt_hlo_broadcast_to(b, tt_hlo_reshape(b, packed, a_lead + 2, own), lead + 2, wide);
-    packed = tt_hlo_reshape(b, packed, 3, (int64_t[]){batch, n, n});
-    order = tt_hlo_broadcast_to(b, tt_hlo_reshape(b, order, a_lead + 1, own), lead + 1, wide);
-    order = tt_hlo_reshape(b, order, 2, (int64_t[]){batch, n});
-  }
-  tt_value *x = solve_side(b, packed, order, rhs, vector || tt_bool(l, 2), false);
+  int64_t flat[] = {1, sizes[lead], vector ? 1 : sizes[rank - 1]};
+  for (int i = 0; i < lead; ++i) flat[0] *= sizes[i];
+  tt_value *y = tt_hlo_reshape(b, tt_hlo_broadcast_to(b, tt_operand(l, 1), rank, sizes), 3, flat);
+  tt_value *packed = spread(b, lu.lu, a, lead, sizes), *order = spread(b, lu.order, a, lead, sizes);
+  tt_value *x = solve_side(b, packed, order, y, vector || tt_bool(l, 2), false);
   tt_set_result(l, 0, tt_hlo_reshape(b, x, rank, sizes));
 }
 

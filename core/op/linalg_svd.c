@@ -89,7 +89,10 @@ tt_svd tt_svd_of(tt_builder *b, tt_value *x, bool vectors, bool full) {
 void tt_lower_linalg_svd(tt_lowering *l) {
   tt_builder *b = l->b;
   bool full = tt_bool(l, 1), vectors = tt_bool(l, 2);
-  if (!tt_check_lapack_dtype(l, 0, "linalg_svd_cpu")) return;
+  if (tt_has(l, 3))
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "torch.linalg.svd: keyword argument `driver=` is only supported on CUDA inputs with cuSOLVER backend.");
+  if (tt_failed(l) || !tt_check_lapack_dtype(l, 0, "linalg_svd_cpu")) return;
   tt_value *x = tt_matrices(l, 0);
   bool wide = x->dims[1] < x->dims[2]; // then x^H = v diag(s) u^H
   tt_check_all(l, tt_hlo_is_finite(b, tt_hlo_abs(b, x)), TT_LINALG,
