@@ -121,6 +121,7 @@ void define(py::module_ &m) {
   m.def("_start", [] { TT_CHECK(tt_runtime_start()); }, unlocked());
   m.def("_started", &tt_runtime_started);
   m.def("_in_bad_fork", &tt_runtime_in_bad_fork);
+  m.def("_forget_programs", &tt_plans_forget, unlocked());
   m.def("_settle", &tt_runtime_settle, unlocked());
   m.def("_tpu_attached", &tt_runtime_tpu_attached);
   m.def("_set_search_dirs", &set_search_dirs);

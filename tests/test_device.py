@@ -9,6 +9,8 @@ import threading
 import pytest
 import torch
 
+import torch_tpu
+
 
 def run_python(code: str, *, args=("-c",), **env: str) -> subprocess.CompletedProcess:
     """Runs a program in a fresh Python process; an environment variable set to "" is removed."""
@@ -25,6 +27,31 @@ def output_of(code: str, **env: str) -> str:
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------------
+
+
+def test_programs_may_be_forgotten_at_any_time():
+    """Code takes memory mappings, of which a process has only so many: then all programs go, in the midst of calls."""
+    x = torch.randn(64, device="tpu")
+    expected = (x.cpu() * 2 + 1).sum()
+    failures, stop = [], threading.Event()
+
+    def work():
+        while not stop.is_set():
+            if not torch.allclose((x * 2 + 1).sum().cpu(), expected):
+                failures.append("a wrong sum")
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        torch_tpu._C._forget_programs()
+        y = torch.ones(3, device="tpu")
+        y.add_(1)
+        assert y.tolist() == [2, 2, 2]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 def test_accelerator():
@@ -358,6 +385,7 @@ print(torch.ones(2, device="tpu").sum().item())
 def test_four_virtual_devices():
     code = """
 import torch
+import torch_tpu
 assert torch.tpu.device_count() == 4 and not torch.tpu.is_initialized()
 x = torch.arange(6.0).view(2, 3)
 a = x.to("tpu:3")
@@ -433,6 +461,7 @@ assert os.waitpid(pid, 0)[1] == 0
 def test_a_wrong_plugin_path_names_every_place():
     code = """
 import torch
+import torch_tpu
 try:
     torch.ones(1, device="tpu")
 except RuntimeError as error:
@@ -449,6 +478,7 @@ except RuntimeError as error:
 def test_wrong_environment_values_are_named():
     code = """
 import torch
+import torch_tpu
 try:
     torch.ones(1, device="tpu")
 except ValueError as error:

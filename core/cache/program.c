@@ -2,6 +2,7 @@
 #include "cache/program.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -60,6 +61,27 @@ tt_status tt_program_get(tt_client *client, const char *text, int64_t size, cons
   tt_string_free(&key);
   if (!status) *out_executable = executable;
   return status;
+}
+
+static int64_t count_lines(FILE *file) {
+  char block[1 << 14];
+  int64_t lines = 0;
+  for (size_t size; (size = fread(block, 1, sizeof block, file)) > 0;)
+    for (size_t i = 0; i < size; ++i) lines += block[i] == '\n';
+  return lines;
+}
+
+bool tt_program_mappings_run_out(tt_client *client) {
+  enum { COMPILES_BETWEEN_LOOKS = 64 };
+  static _Atomic int64_t compiles = 0;
+  if (!tt_client_is_host(client) || atomic_fetch_add(&compiles, 1) % COMPILES_BETWEEN_LOOKS) return false;
+  FILE *limit_file = fopen("/proc/sys/vm/max_map_count", "r"), *maps = fopen("/proc/self/maps", "r");
+  long long limit = 0;
+  bool known = limit_file && maps && fscanf(limit_file, "%lld", &limit) == 1;
+  bool run_out = known && count_lines(maps) > limit / 4 * 3;
+  if (limit_file) fclose(limit_file);
+  if (maps) fclose(maps);
+  return run_out;
 }
 
 static void release_entry(void *user, const tt_map_entry *entry) {

@@ -18,4 +18,9 @@ tt_status tt_program_get(tt_client *client, const char *text, int64_t size, cons
 // Forgets every program (those in use live on until they are released).
 void tt_program_clear(void);
 
+// Code compiled for the host lies in memory mappings, about four a program, of which Linux gives a process a limited number
+// (vm.max_map_count, 65,530 by default); beyond, the compiler aborts the process. True when three quarters are used, which is
+// looked at once in a while: then it is time for tt_program_clear.
+bool tt_program_mappings_run_out(tt_client *client);
+
 #endif // TT_CACHE_PROGRAM_H_

@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/string.h"
+#include "cache/program.h"
 #include "graph/recorder.h"
 #include "graph/storage.h"
 #include "run/internal.h"
@@ -17,9 +18,12 @@
 static pthread_rwlock_t plans_lock = PTHREAD_RWLOCK_INITIALIZER; // guards `plans`
 static tt_map plans = TT_MAP_INIT;                               // key words -> tt_plan, one reference each
 
-// This thread's last launched plan and its operands, for tt_call_adopt.
+// The plan of this thread's newest call: what the call returned points into it until the next. One reference.
+static _Thread_local tt_plan *newest;
+
+// This thread's last launched plan of an out= variant and its operands, for tt_call_adopt.
 static _Thread_local struct {
-  tt_plan *plan; // borrowed from `plans`, which never lets go
+  tt_plan *plan; // one reference
   tt_tensor *tensors;
   int tensor_count, tensor_capacity;
 } last;
@@ -44,10 +48,21 @@ tt_overload *tt_overload_create(const tt_op *op, const char *name, tt_variant va
 
 static uint64_t key_hash(const tt_key *key) { return tt_hash(key->words, (size_t)key->count * sizeof *key->words); }
 
+// Makes `holder` refer to `plan` (NULL: to none) and returns what it referred to, whose reference is the caller's now.
+static tt_plan *exchange(tt_plan **holder, tt_plan *plan) {
+  tt_plan *before = *holder;
+  *holder = plan ? tt_plan_retain(plan) : NULL;
+  return before;
+}
+
+// The plan becomes this thread's newest while the map cannot let go of it.
 static tt_plan *find_plan(const tt_key *key, uint64_t hash) {
+  tt_plan *before = NULL;
   pthread_rwlock_rdlock(&plans_lock);
   tt_plan *plan = tt_map_get(&plans, hash, key->words, (size_t)key->count * sizeof *key->words);
+  if (plan && plan != newest) before = exchange(&newest, plan);
   pthread_rwlock_unlock(&plans_lock);
+  tt_plan_release(before);
   return plan;
 }
 
@@ -56,8 +71,23 @@ tt_status tt_plan_enter(const tt_key *key, tt_plan *plan) {
   void *old = NULL;
   tt_status status = tt_map_set(&plans, key_hash(key), key->words, (size_t)key->count * sizeof *key->words, plan, &old);
   pthread_rwlock_unlock(&plans_lock);
-  // A plan that another thread entered meanwhile may be in use without a reference: it stays, unreachable.
+  tt_plan_release(old); // another thread entered one meanwhile
   return status;
+}
+
+static void release_plan(void *user, const tt_map_entry *entry) {
+  (void)user;
+  tt_plan_release(entry->value);
+}
+
+void tt_plans_forget(void) {
+  pthread_rwlock_wrlock(&plans_lock);
+  tt_map forgotten = plans;
+  plans = TT_MAP_INIT;
+  pthread_rwlock_unlock(&plans_lock);
+  tt_map_each(&forgotten, release_plan, NULL);
+  tt_map_free(&forgotten);
+  tt_program_clear();
 }
 
 // --- making a plan -----------------------------------------------------------------------------------------------------------
@@ -161,7 +191,7 @@ static void remember(tt_plan *plan, const tt_call *call) {
   if (call->tensor_count > last.tensor_capacity) {
     tt_tensor *bigger = tt_realloc_array(last.tensors, (size_t)call->tensor_count, sizeof *bigger);
     if (!bigger) {
-      last.plan = NULL;
+      tt_plan_release(exchange(&last.plan, NULL));
       return;
     }
     last.tensors = bigger;
@@ -169,7 +199,7 @@ static void remember(tt_plan *plan, const tt_call *call) {
   }
   memcpy(last.tensors, call->tensors, (size_t)call->tensor_count * sizeof *last.tensors);
   last.tensor_count = call->tensor_count;
-  last.plan = plan;
+  tt_plan_release(exchange(&last.plan, plan));
 }
 
 static bool same_operands(const tt_call *call) {
@@ -213,7 +243,7 @@ bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count) {
     if (plan && !adopted) tt_plan_release(plan);
     tt_status_free(status);
   }
-  last.plan = NULL;
+  tt_plan_release(exchange(&last.plan, NULL));
   return adopted;
 }
 
@@ -231,6 +261,7 @@ static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, 
     return TT_SUCCESS;
   } else {
     TT_TRY(make_plan(call, &plan));
+    tt_plan_release(exchange(&newest, plan));
     tt_status status = tt_plan_enter(key, plan);
     if (status) {
       tt_plan_release(plan);

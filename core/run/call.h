@@ -76,6 +76,9 @@ tt_status tt_call_run(const tt_call *call, tt_results *out_results, bool *out_mi
 // plan is entered under `call`'s key too, with these result tensors as the shapes. Returns whether it was.
 bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count);
 
+// Forgets all plans and programs; those of calls that are under way live until these are over. Calls after it compile again.
+void tt_plans_forget(void);
+
 // --- host data, copies ----------------------------------------------------------------------------------------------------
 // Writes `tensor` from dense row-major host data of the same sizes and of dtype `host_dtype` (converted on the device).
 // `host_done` (may be NULL) is called with `user`, on any thread, when the host memory is no longer needed, also when the

@@ -135,6 +135,7 @@ static tt_status compile(tt_recorder *r, tt_plan *plan, tt_value **values, int c
   bool hit;
   TT_TRY(tt_program_get(tt_runtime_client(), text, size, &options, &plan->executable, &hit));
   tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);
+  if (!hit && tt_program_mappings_run_out(tt_runtime_client())) tt_plans_forget();
   return TT_SUCCESS;
 }
 
