@@ -98,6 +98,8 @@ static tt_target describe_target(tt_client *client) {
   const char *name = NULL;
   if (strcmp(tt_client_platform(client), "tpu") == 0)
     return tt_tpu_target(tt_tpu_generation(tt_client_device(client, 0)->kind, &name));
+  int generation = (int)tt_env_number(TT_ENV_TARGET_GENERATION);
+  if (generation > 0) return tt_tpu_target(generation);
   int major, minor;
   tt_plugin_version(tt_client_plugin(client), &major, &minor);
   return (tt_target){

@@ -1,0 +1,117 @@
+"""Calls that reach the rows of the table of lowered operators: the samples of torch's own operator tests, then the rest.
+
+The rest are rows that no sample reaches. Their arguments are made up from the schema (``by_schema``) or, where those would be
+refused, written down in ``_BY_HAND``. A new row is therefore reached without anything to add here, or it shows up as unreached.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+# Of the samples of an operator and dtype, these many are looked at and the first and last of them run.
+_SAMPLES_SEEN = 12
+
+
+def _to_tpu(tree: Any) -> Any:
+    def move(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to("tpu").requires_grad_(x.requires_grad)
+        if isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu"):
+            return torch.device("tpu")
+        return x
+
+    return pytree.tree_map(move, tree)
+
+
+def _backward(result: Any) -> None:
+    outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    if outputs:
+        torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+
+
+def _run_samples(op: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    grad = dtype == torch.float32 and op.supports_autograd
+    samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), _SAMPLES_SEEN))
+    for sample in dict.fromkeys((0, len(samples) - 1)) if samples else ():
+        operand, args, kwargs = _to_tpu((samples[sample].input, samples[sample].args, samples[sample].kwargs))
+        result = op(operand, *args, **kwargs)
+        if grad:
+            _backward(result)
+
+
+def from_samples() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Calls by torch's operator tests, forward and for float32 backward, named "add float32"."""
+    from torch.testing._internal import common_methods_invocations
+
+    for op in common_methods_invocations.op_db:
+        for dtype in DTYPES:
+            if dtype in op.supported_dtypes("cpu"):
+                name = f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {str(dtype)[6:]}"
+                yield name, lambda op=op, dtype=dtype: _run_samples(op, dtype)  # type: ignore[misc]
+
+
+# --- rows that no sample reaches ---------------------------------------------------------------------------------------------
+
+
+def _tensor(dtype: torch.dtype) -> torch.Tensor:
+    values = torch.arange(1, 7).reshape(2, 3)
+    return (values / 8 if dtype.is_floating_point else values).to(dtype).to("tpu")
+
+
+def _value(argument: torch.Argument, dtype: torch.dtype) -> Any:
+    kind = str(argument.type)
+    values: dict[str, Any] = {"Tensor": _tensor(dtype), "number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}
+    if kind.startswith("Optional"):
+        return None
+    if kind.startswith("List[Optional"):
+        return [None]
+    if kind.startswith("List["):
+        # Twice two, so that lists of tensors and of their scalars fit together.
+        return [_value_of(kind[5:-1], dtype, values) for _ in range(2)]
+    return _value_of(kind, dtype, values)
+
+
+def _value_of(kind: str, dtype: torch.dtype, values: dict[str, Any]) -> Any:
+    return _tensor(dtype) if kind == "Tensor" else values.get(kind)
+
+
+def overload_of(row: str) -> torch._ops.OpOverload:
+    """The torch operator that a row names, e.g. "add.Tensor"."""
+    name, _, overload = row.partition(".")
+    return getattr(getattr(torch.ops.aten, name), overload or "default")
+
+
+def _by_schema(row: str) -> None:
+    op = overload_of(row)
+    error: Exception | None = None
+    worked = False
+    for dtype in DTYPES:
+        args, kwargs = [], {}
+        for argument in op._schema.arguments:
+            if argument.kwarg_only:
+                if not argument.has_default_value():
+                    kwargs[argument.name] = _value(argument, dtype)
+            else:
+                value = argument.default_value if argument.has_default_value() else _value(argument, dtype)
+                args.append(value)
+        try:
+            op(*args, **kwargs)
+            worked = True
+        except (RuntimeError, TypeError, ValueError, IndexError) as caught:
+            error = error or caught
+    if not worked and error is not None:
+        raise error
+
+
+_BY_HAND: dict[str, Callable[[], Any]] = {}
+
+
+def for_rows(rows: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Calls for these rows, written by hand or made up from the schema; named "row add.Tensor"."""
+    for row in rows:
+        yield f"row {row}", _BY_HAND.get(row, lambda row=row: _by_schema(row))  # type: ignore[misc]

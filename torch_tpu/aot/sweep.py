@@ -1,0 +1,123 @@
+"""Runs the calls of ``calls`` in processes of their own and collects their programs.
+
+A call may take a process down or hang; the next process goes on behind it. ``python -m torch_tpu.aot.sweep`` is that process.
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import select
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+
+from torch_tpu import _C
+
+# Seconds that one item (an operator with a dtype) may take.
+TIME_LIMIT = 120.0
+
+
+def rows() -> list[str]:
+    """Names of all rows of the table of lowered operators."""
+    return [name for name, _ in _C._op_rows()]
+
+
+def row_of(path: pathlib.Path) -> str:
+    """The row that a collected program belongs to, from its file's name."""
+    return path.name.rsplit("-", 1)[0]
+
+
+def reached(folder: pathlib.Path) -> collections.Counter[str]:
+    """How many programs of each row are in the folder."""
+    return collections.Counter(row_of(path) for path in folder.glob("*.mlir"))
+
+
+def _items(folder: pathlib.Path, pattern: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    from torch_tpu.aot import calls
+
+    wanted = re.compile(pattern)
+    for name, call in calls.from_samples():
+        if wanted.search(name):
+            yield name, call
+    # Decided when their turn comes: the samples are through by then.
+    found = reached(folder)
+    yield from calls.for_rows([row for row in rows() if not found[row] and wanted.search(row)])
+
+
+def run_item(call: Callable[[], object]) -> str | None:
+    """Runs one item; returns what it raised as text. A call that torch itself refuses is nothing to worry about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call()
+        except Exception as error:  # samples fail in many ways, and none of them matters here
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _work(folder: str, pattern: str, start: int) -> None:
+    from torch_tpu import aot
+
+    with aot.collect(folder):
+        for number, (name, call) in enumerate(_items(pathlib.Path(folder), pattern)):
+            if number < start:
+                continue
+            print(json.dumps({"number": number, "name": name}), flush=True)
+            error = run_item(call)
+            if error:
+                print(json.dumps({"number": number, "name": name, "error": error[:300]}), flush=True)
+
+
+class Sweep:
+    """One run over the items. ``errors`` maps an item to what it raised or how its process ended."""
+
+    def __init__(self, folder: pathlib.Path, pattern: str = "", progress: Callable[[str], None] = lambda text: None):
+        self.folder, self.pattern, self.progress = folder, pattern, progress
+        self.errors: dict[str, str] = {}
+
+    def _follow(self, process: subprocess.Popen[str]) -> dict[str, object] | None:
+        """Reads a process's reports until it ends; returns the item at which it died, None if it came to the end."""
+        item: dict[str, object] | None = None
+        assert process.stdout is not None
+        while True:
+            ready, _, _ = select.select([process.stdout], [], [], TIME_LIMIT)
+            if not ready:
+                process.kill()
+            line = process.stdout.readline()
+            if not line:
+                break
+            item = json.loads(line)
+            if "error" in item:
+                self.errors[str(item["name"])] = str(item["error"])
+            elif int(str(item["number"])) % 100 == 0:
+                self.progress(f"{item['number']} {item['name']}")
+        return item if process.wait() else None
+
+    def run(self) -> None:
+        """Runs all items."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        start = 0
+        while True:
+            command = [sys.executable, "-m", "torch_tpu.aot.sweep", str(self.folder), self.pattern, str(start)]
+            with subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                bufsize=1,
+                env={**os.environ, "TORCH_TPU_FALLBACK": "allow"},
+            ) as process:
+                died_at = self._follow(process)
+            if died_at is None:
+                return
+            if process.returncode and int(str(died_at["number"])) < start:
+                raise RuntimeError(f"the sweep's process ends with {process.returncode} before it runs a call")
+            self.errors[str(died_at["name"])] = f"the process ended with {process.returncode}"
+            start = int(str(died_at["number"])) + 1
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
