@@ -1,5 +1,5 @@
-"""What the virtual TPU cannot show: programs as a TPU gets them. libtpu's compiler judges a sample of them where libtpu is installed
-(`make test-tpu-compile` judges all), and forms that only a TPU gets run on the virtual TPU against the CPU.
+"""Programs as a TPU gets them. libtpu's compiler judges a sample of them where libtpu is installed (`make test-tpu-compile`
+judges all), and forms that only a TPU gets run on the virtual TPU against the CPU.
 """
 
 import json
@@ -85,7 +85,7 @@ from torch_tpu import aot
 from torch_tpu.aot import calls, sweep
 random_rows = random.Random(7).sample(sorted(set(sweep.rows())), 60)
 with aot.collect(sys.argv[1]):
-    for name, call in calls.for_rows(random_rows):
+    for name, call in calls.by_schema(random_rows):
         sweep.run_item(call)
 """
 
@@ -131,7 +131,7 @@ def test_a_dying_compiler_is_a_verdict(tmp_path):
     assert entries[-1]["code_bytes"] > 0 and entries[-1]["optimal_seconds"] > 0
 
 
-# --- forms that only a TPU gets, run on the virtual TPU ------------------------------------------------------------------------
+# --- forms that only a TPU gets, run on the virtual TPU --------------------------------------------------------------------
 
 TPU_FORMS = """
 import torch
@@ -161,7 +161,7 @@ def test_forms_of_a_tpu_are_right():
     run_python(TPU_FORMS, TORCH_TPU_TARGET_GENERATION="5", TORCH_TPU_FALLBACK="error")
 
 
-# --- the page of operators -----------------------------------------------------------------------------------------------------
+# --- the page of operators --------------------------------------------------------------------------------------------------
 
 
 def test_operators_page_is_current():

@@ -1,7 +1,7 @@
 """Calls that reach the rows of the table of lowered operators: the samples of torch's own operator tests, then the rest.
 
-The rest are rows that no sample reaches. Their arguments are made up from the schema (``by_schema``) or, where those would be
-refused, written down in ``_BY_HAND``. A new row is therefore reached without anything to add here, or it shows up as unreached.
+The rest are rows that no sample reaches. Their arguments are made up from the schema or, where those would be refused, written
+down in ``by_hand.py``. A new row is therefore reached without anything to add, or it is told of as not reached.
 """
 
 import itertools
@@ -108,10 +108,15 @@ def _by_schema(row: str) -> None:
         raise error
 
 
-_BY_HAND: dict[str, Callable[[], Any]] = {}
+def by_hand() -> Iterator[tuple[str, Callable[[], None]]]:
+    """The calls of by_hand.py, named "row _int_mm by hand"."""
+    from torch_tpu.aot.by_hand import CALLS
+
+    for row, call in CALLS.items():
+        yield f"row {row} by hand", call
 
 
-def for_rows(rows: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Calls for these rows, written by hand or made up from the schema; named "row add.Tensor"."""
+def by_schema(rows: list[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Calls of these rows with arguments made up from their schemas, named "row add.Tensor"."""
     for row in rows:
-        yield f"row {row}", _BY_HAND.get(row, lambda row=row: _by_schema(row))  # type: ignore[misc]
+        yield f"row {row}", lambda row=row: _by_schema(row)  # type: ignore[misc]

@@ -2,9 +2,10 @@
 
 import argparse
 import collections
+import itertools
 import json
 import pathlib
-import random
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -66,9 +67,19 @@ def _report(summary: dict[str, dict[str, Any]], topologies: list[str], missing: 
         print(f"not reached by any call ({len(missing)}): {', '.join(missing)}")
 
 
-def _pick(paths: list[pathlib.Path], count: int | None, seed: int) -> list[pathlib.Path]:
-    paths = sorted(paths)
-    return paths if count is None or count >= len(paths) else sorted(random.Random(seed).sample(paths, count))
+def pick(programs: Iterable[compiler.Program], per_row: int) -> list[compiler.Program]:
+    """Up to ``per_row`` programs of each row (0: all): of each combination of dtypes one, then a second, and so on.
+
+    Of equal dtypes the longest texts come first, since they hold most.
+    """
+    by_row: dict[str, dict[str, list[compiler.Program]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    for program in sorted(programs, key=lambda program: (-len(program.text), program.hash)):
+        by_row[program.row][re.sub(r"\[.*?\]", "", program.call)].append(program)
+    picked = []
+    for groups in by_row.values():
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*groups.values()))
+        picked += list(itertools.islice((program for program in turns if program is not None), per_row or None))
+    return sorted(picked, key=lambda program: program.path)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,10 +96,9 @@ def run(options: argparse.Namespace) -> int:
         swept.run()
         (folder / "calls.json").write_text(json.dumps(swept.errors, indent=1))
     found = sweep.reached(programs_folder)
-    paths = _pick(list(programs_folder.glob("*.mlir")), options.limit, options.seed)
     judge = compiler.Compiler(folder / "verdicts.jsonl", options.time_limit)
     try:
-        programs = [compiler.Program(path) for path in paths]
+        programs = pick(map(compiler.Program, programs_folder.glob("*.mlir")), options.per_row)
         verdicts = judge.judge_all(programs, options.topologies, lambda text: _say(f"compiler: {text}"))
     finally:
         judge.close()
@@ -101,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         _say(f"no longer compiled, or never tried before: {', '.join(failed)}")
     if options.verdicts:
         # A part of the calls says less of a row than all of them do, so it only adds what is missing.
-        rows = {**summary, **old} if options.ops or options.limit is not None else summary
+        rows = {**summary, **old} if options.ops else summary
         _write_verdicts(options.verdicts, judge, options.topologies, rows)
     return 1 if failed else 0
 
@@ -116,8 +126,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--ops", default="", metavar="REGEX", help="only calls with such names, e.g. '^add float32'")
     parser.add_argument("--keep", action="store_true", help="compile the programs in the folder; make no calls")
     parser.add_argument("--topologies", nargs="+", default=list(compiler.TOPOLOGIES), metavar="TOPOLOGY")
-    parser.add_argument("--limit", type=int, metavar="N", help="compile a sample of N programs")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--per-row", type=int, default=4, metavar="N", help="programs of each row to compile; 0: all")
     parser.add_argument("--time-limit", type=float, default=120.0, metavar="SECONDS", help="for each program")
     parser.add_argument(
         "--verdicts", type=pathlib.Path, metavar="FILE", help="the verdicts by row: read to compare, and written"

@@ -4,6 +4,7 @@ A call may take a process down or hang; the next process goes on behind it. ``py
 """
 
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -39,12 +40,12 @@ def _items(folder: pathlib.Path, pattern: str) -> Iterator[tuple[str, Callable[[
     from torch_tpu.aot import calls
 
     wanted = re.compile(pattern)
-    for name, call in calls.from_samples():
+    for name, call in itertools.chain(calls.from_samples(), calls.by_hand()):
         if wanted.search(name):
             yield name, call
     # Decided when their turn comes: the samples are through by then.
     found = reached(folder)
-    yield from calls.for_rows([row for row in rows() if not found[row] and wanted.search(row)])
+    yield from calls.by_schema([row for row in rows() if not found[row] and wanted.search(row)])
 
 
 def run_item(call: Callable[[], object]) -> str | None:
