@@ -154,6 +154,22 @@ def gradients(x, w):
     return torch.cat([x.grad.flatten(), w.grad.flatten()])
 check(gradients, x, w, rtol=1e-3, atol=1e-3)
 check(torch.mm, torch.randn(8, 6, dtype=torch.bfloat16), torch.randn(6, 4, dtype=torch.bfloat16), rtol=2e-2, atol=2e-2)
+fft, real = torch.fft, lambda *sizes: torch.randn(sizes, dtype=torch.float64)
+exact = {"rtol": 1e-12, "atol": 1e-12}
+for n in (1, 2, 7, 64, 134, 360):
+    check(fft.fft, torch.complex(real(2, n), real(2, n)), **exact)
+    check(fft.rfft, real(2, n), **exact)
+    check(lambda x: fft.irfft(x, n=n), torch.complex(real(2, n // 2 + 1), real(2, n // 2 + 1)), **exact)
+check(lambda x: fft.ifftn(x, norm="ortho"), torch.complex(real(2, 3, 4, 5), real(2, 3, 4, 5)), **exact)
+check(fft.rfftn, real(4, 6, 9, 7), **exact)
+check(fft.irfftn, torch.complex(real(2, 3, 4, 6), real(2, 3, 4, 6)), **exact)
+check(lambda x: fft.fft(x, dim=0), torch.complex(real(6, 5), real(6, 5)), **exact)
+try:
+    fft.fft(torch.ones(4099, dtype=torch.float64, device="tpu"))
+except NotImplementedError as error:
+    assert "the prime factor 4099" in str(error), error
+else:
+    raise AssertionError("a matrix of 4099 x 4099")
 """
 
 

@@ -58,8 +58,11 @@ def newly_failed(old: dict[str, Any], summary: dict[str, dict[str, Any]]) -> lis
 
 def _report(summary: dict[str, dict[str, Any]], topologies: list[str], missing: list[str]) -> None:
     for row, entry in summary.items():
+        by_message = collections.defaultdict(list)
         for topology, failure in entry["failed"].items():
-            print(f"{row} {topology}: {failure['message']}\n  {failure['programs']} of {entry['programs']}: {failure['call']}")
+            by_message[failure["message"], failure["call"]].append(topology)
+        for (message, call), failed in by_message.items():
+            print(f"{row} ({', '.join(failed)}): {message}\n  {call}")
     for topology in topologies:
         compiled = sum(topology not in entry["failed"] for entry in summary.values())
         print(f"{topology}: every program of {compiled} of {len(summary)} rows compiled by libtpu")
@@ -108,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     old = read_verdicts(options.verdicts)["rows"] if options.verdicts else {}
     failed = newly_failed(old, summary)
     if failed:
-        _say(f"no longer compiled, or never tried before: {', '.join(failed)}")
+        _say(f"{len(failed)} that did compile, or were never tried: {', '.join(failed[:20])}{' ...' * (len(failed) > 20)}")
     if options.verdicts:
         # A part of the calls says less of a row than all of them do, so it only adds what is missing.
         rows = {**summary, **old} if options.ops else summary

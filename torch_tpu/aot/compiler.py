@@ -63,7 +63,8 @@ class _Child:
             stderr=self.errors,
             text=True,
             bufsize=1,
-            env={**os.environ, "TPU_SKIP_MDS_QUERY": "1"},
+            # No search for a TPU in Google's cloud, which would hang; and no lock against other processes that compile.
+            env={**os.environ, "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
         )
 
     def ask(self, question: dict[str, str], limit: float) -> dict[str, Any]:
@@ -122,9 +123,11 @@ class Compiler:
         if self._child is None or not self._child.is_alive():
             self.close()
             self._child = _Child()
-            self._child.ask({}, self.time_limit)  # imports torch, which is not the program's time
+            self._child.ask({}, self.time_limit)  # until torch is imported, which is not the program's time
         start = time.monotonic()
         answer = self._child.ask({"plugin": self.path, "topology": topology, "text": program.text}, self.time_limit)
+        if "fault" in answer:
+            raise RuntimeError(answer["fault"])
         self.compiled += 1
         return {
             "text": program.hash,
@@ -135,7 +138,11 @@ class Compiler:
         }
 
     def judge(self, program: Program, topology: str) -> str:
-        """Returns "ok", or why the program does not compile."""
+        """Returns "ok", or why the program does not compile.
+
+        Raises:
+            RuntimeError: libtpu cannot be asked at all, or does not know the topology.
+        """
         if program.refusal is not None:
             return f"lowering: {program.refusal}"
         entry = self._verdicts.get((program.hash, topology))
@@ -177,7 +184,8 @@ def _serve() -> None:
             try:
                 answer |= _C._aot_compile(question["plugin"], question["topology"], question["text"])
             except (RuntimeError, NotImplementedError) as error:
-                answer["verdict"] = str(error)
+                # What is not the compiler's is no verdict: no such topology, no such file.
+                answer["verdict" if "PJRT_Compile: " in str(error) else "fault"] = str(error)
         answers.write(json.dumps(answer) + "\n")
 
 
