@@ -63,21 +63,16 @@ def _tensor(dtype: torch.dtype) -> torch.Tensor:
     return (values / 8 if dtype.is_floating_point else values).to(dtype).to("tpu")
 
 
-def _value(argument: torch.Argument, dtype: torch.dtype) -> Any:
-    kind = str(argument.type)
-    values: dict[str, Any] = {"Tensor": _tensor(dtype), "number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}
-    if kind.startswith("Optional"):
-        return None
+def _value(kind: str, dtype: torch.dtype) -> Any:
+    """An argument of a schema's type, e.g. "List[Tensor]"."""
+    if kind == "Tensor":
+        return _tensor(dtype)
     if kind.startswith("List[Optional"):
         return [None]
     if kind.startswith("List["):
-        # Twice two, so that lists of tensors and of their scalars fit together.
-        return [_value_of(kind[5:-1], dtype, values) for _ in range(2)]
-    return _value_of(kind, dtype, values)
-
-
-def _value_of(kind: str, dtype: torch.dtype, values: dict[str, Any]) -> Any:
-    return _tensor(dtype) if kind == "Tensor" else values.get(kind)
+        # Always two, so that lists of tensors and of their numbers fit together.
+        return [_value(kind[5:-1], dtype) for _ in range(2)]
+    return {"number": 2, "int": 1, "float": 0.5, "bool": False, "str": "none"}.get(kind)  # None for what may be missing
 
 
 def overload_of(row: str) -> torch._ops.OpOverload:
@@ -88,24 +83,21 @@ def overload_of(row: str) -> torch._ops.OpOverload:
 
 def _by_schema(row: str) -> None:
     op = overload_of(row)
-    error: Exception | None = None
-    worked = False
+    errors = []
     for dtype in DTYPES:
-        args, kwargs = [], {}
+        positional, by_name = [], {}
         for argument in op._schema.arguments:
+            value = argument.default_value if argument.has_default_value() else _value(str(argument.type), dtype)
             if argument.kwarg_only:
-                if not argument.has_default_value():
-                    kwargs[argument.name] = _value(argument, dtype)
+                by_name[argument.name] = value
             else:
-                value = argument.default_value if argument.has_default_value() else _value(argument, dtype)
-                args.append(value)
+                positional.append(value)
         try:
-            op(*args, **kwargs)
-            worked = True
-        except (RuntimeError, TypeError, ValueError, IndexError) as caught:
-            error = error or caught
-    if not worked and error is not None:
-        raise error
+            op(*positional, **by_name)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            errors.append(error)
+    if len(errors) == len(DTYPES):
+        raise errors[0]
 
 
 def by_hand() -> Iterator[tuple[str, Callable[[], None]]]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 TOPOLOGIES = ("v5e:1x1", "v6e:1x1", "tpu7x:2x2x1")
@@ -154,15 +154,15 @@ class Compiler:
         return str(entry["verdict"])
 
     def judge_all(
-        self, programs: Iterable[Program], topologies: Iterable[str], progress: Callable[[str], None] = lambda text: None
+        self, programs: Sequence[Program], topologies: Iterable[str], progress: Callable[[str], None] = lambda text: None
     ) -> list[tuple[Program, str, str]]:
-        """(program, topology, verdict) for each program and topology that it is for."""
+        """(program, topology, verdict) for each program and topology that it is for, topology by topology."""
+        pairs = [(program, topology) for topology in topologies for program in programs if program.is_for(topology)]
         found = []
-        programs = list(programs)
-        for number, program in enumerate(programs):
+        for number, (program, topology) in enumerate(pairs):
             if number % 100 == 0:
-                progress(f"{number} of {len(programs)} programs, {self.compiled} compiled")
-            found += [(program, t, self.judge(program, t)) for t in topologies if program.is_for(t)]
+                progress(f"{topology}, {number} of {len(pairs)} programs, {self.compiled} compiled")
+            found.append((program, topology, self.judge(program, topology)))
         return found
 
     def close(self) -> None:
