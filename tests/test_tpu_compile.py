@@ -144,6 +144,13 @@ check(torch.mm, wide(5, 7), wide(7, 3))
 check(torch.mm, wide(2, 600), wide(600, 2))
 check(torch.bmm, wide(4, 1, 2), wide(4, 2, 3))
 check(torch.dot, wide(9), wide(9))
+edges = torch.tensor([0, 1, 2, 3, 7, 2**31, 2**32 - 1, 2**53 + 1, 2**62, 2**63 - 1])
+edges = torch.cat([edges, -edges, torch.tensor([-2**63]), wide(40), wide(40) >> 20, wide(40) >> 40, wide(40) >> 58])
+divisors = edges[(edges != 0) & (edges != -1)]  # the CPU of torch dies of -2**63 by -1
+for mode in ("trunc", "floor"):
+    check(lambda x, y: torch.div(x, y, rounding_mode=mode), edges[:, None], divisors)
+check(torch.remainder, edges[:, None], divisors)
+check(torch.fmod, edges[:, None], divisors)
 check(torch.nn.functional.conv2d, wide(2, 3, 6, 5), wide(4, 3, 3, 2))
 x, w = torch.randn(2, 4, 9, 9), torch.randn(4, 2, 3, 3)
 conv = lambda x, w: torch.nn.functional.conv2d(x, w, stride=2, padding=1, groups=2)
