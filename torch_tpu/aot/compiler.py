@@ -11,10 +11,12 @@ import importlib.util
 import json
 import os
 import pathlib
+import queue
 import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -172,21 +174,37 @@ class Compiler:
             self._child = None
 
 
-def _serve() -> None:
+def _questions() -> "queue.SimpleQueue[dict[str, str]]":
+    """What comes in, read on another thread: a compilation must not outlive whoever asked for it."""
+    questions: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            questions.put(json.loads(line))
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    return questions
+
+
+def _answer(question: dict[str, str]) -> dict[str, Any]:
     from torch_tpu import _C
 
+    if not question:
+        return {}
+    try:
+        return {"verdict": "ok", **_C._aot_compile(question["plugin"], question["topology"], question["text"])}
+    except (RuntimeError, NotImplementedError) as error:
+        # What is not the compiler's is no verdict: no such topology, no such file.
+        return {"verdict" if "PJRT_Compile: " in str(error) else "fault": str(error)}
+
+
+def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libtpu prints to both
-    for line in sys.stdin:
-        question = json.loads(line)
-        answer: dict[str, Any] = {"verdict": "ok"}
-        if question:
-            try:
-                answer |= _C._aot_compile(question["plugin"], question["topology"], question["text"])
-            except (RuntimeError, NotImplementedError) as error:
-                # What is not the compiler's is no verdict: no such topology, no such file.
-                answer["verdict" if "PJRT_Compile: " in str(error) else "fault"] = str(error)
-        answers.write(json.dumps(answer) + "\n")
+    questions = _questions()
+    while True:
+        answers.write(json.dumps(_answer(questions.get())) + "\n")
 
 
 if __name__ == "__main__":
