@@ -69,6 +69,30 @@ def test_refused_lowering_is_a_verdict(tmp_path):
     assert summary == {"mm": {"programs": 1, "failed": {"v5e:1x1": failure}}}
 
 
+def test_few_programs_of_a_row_differ_in_dtypes(tmp_path):
+    def program(number, row, call, text):
+        path = tmp_path / f"{row}-{number}.mlir"
+        path.write_text(f"// row: {row}\n// call: {call}\n// generations: 5 6 7\n{text}")
+        return compiler.Program(path)
+
+    programs = [
+        program(0, "add", "add(Float [2])", "a"),
+        program(1, "add", "add(Float [3, 4])", "longer"),
+        program(2, "add", "add(Long [2])", "b"),
+        program(3, "mul", "mul(Float [2])", "c"),
+    ]
+    assert command.pick(programs, 1) == [programs[1], programs[3]]
+    assert command.pick(programs, 2) == [programs[1], programs[2], programs[3]]
+    assert command.pick(programs, 0) == programs
+
+
+def test_sweep_collects_in_a_process_of_its_own(tmp_path):
+    swept = sweep.Sweep(tmp_path, "^row _int_mm")
+    swept.run()
+    assert not swept.errors
+    assert sweep.reached(tmp_path)["_int_mm"] == 1
+
+
 def test_every_row_can_be_called_by_name():
     from torch_tpu.aot import calls
 

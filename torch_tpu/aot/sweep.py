@@ -12,6 +12,7 @@ import re
 import select
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -79,9 +80,9 @@ class Sweep:
         self.folder, self.pattern, self.progress = folder, pattern, progress
         self.errors: dict[str, str] = {}
 
-    def _follow(self, process: subprocess.Popen[str]) -> dict[str, object] | None:
-        """Reads a process's reports until it ends; returns the item at which it died, None if it came to the end."""
-        item: dict[str, object] | None = None
+    def _follow(self, process: subprocess.Popen[str]) -> dict[str, object]:
+        """Reads a process's reports until it ends; returns the last, {} if there was none."""
+        item: dict[str, object] = {}
         assert process.stdout is not None
         while True:
             ready, _, _ = select.select([process.stdout], [], [], TIME_LIMIT)
@@ -89,35 +90,36 @@ class Sweep:
                 process.kill()
             line = process.stdout.readline()
             if not line:
-                break
+                return item
             item = json.loads(line)
             if "error" in item:
                 self.errors[str(item["name"])] = str(item["error"])
             elif int(str(item["number"])) % 100 == 0:
                 self.progress(f"{item['number']} {item['name']}")
-        return item if process.wait() else None
+
+    def _run_from(self, start: int) -> int | None:
+        """Runs the items from number ``start`` on; returns where to go on after a process died, None at the end."""
+        command = [sys.executable, "-m", "torch_tpu.aot.sweep", str(self.folder), self.pattern, str(start)]
+        environment = {**os.environ, "TORCH_TPU_FALLBACK": "allow"}
+        with tempfile.TemporaryFile("w+") as words:
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=words, text=True, bufsize=1, env=environment
+            ) as process:
+                last = self._follow(process)
+            if process.returncode == 0:
+                return None
+            if not last:
+                words.seek(0)
+                raise RuntimeError(f"the sweep's process ended with {process.returncode}: {words.read()[-1000:]}")
+        self.errors[str(last["name"])] = f"the process ended with {process.returncode}"
+        return int(str(last["number"])) + 1
 
     def run(self) -> None:
         """Runs all items."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        start = 0
-        while True:
-            command = [sys.executable, "-m", "torch_tpu.aot.sweep", str(self.folder), self.pattern, str(start)]
-            with subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                bufsize=1,
-                env={**os.environ, "TORCH_TPU_FALLBACK": "allow"},
-            ) as process:
-                died_at = self._follow(process)
-            if died_at is None:
-                return
-            if process.returncode and int(str(died_at["number"])) < start:
-                raise RuntimeError(f"the sweep's process ends with {process.returncode} before it runs a call")
-            self.errors[str(died_at["name"])] = f"the process ended with {process.returncode}"
-            start = int(str(died_at["number"])) + 1
+        start: int | None = 0
+        while start is not None:
+            start = self._run_from(start)
 
 
 if __name__ == "__main__":
