@@ -22,7 +22,7 @@ _CPU_REASONS = (
     (r"nested|jagged|padded_dense", "nested tensors: not supported"),
     (r"mkldnn|for_cpu|_dyn_quant|int[48]pack|_add_relu|transformer|multi_head|rescale_qkv", "kernels made for the CPU"),
     (r"sparse|^sspaddmm|^_spdiags", "sparse tensors: no kernel on the device yet"),
-    (r"slow_conv|_histogramdd|adaptive_avg_pool", "inner kernels of the CPU, which another overload stands for on the device"),
+    (r"slow_conv|adaptive_avg_pool", "inner kernels of the CPU, which another overload stands for on the device"),
     (r"^(_?linalg_|cholesky|_cholesky|geqrf|ormqr|lu_unpack|triangular_solve)", "factorisations and solvers: no lowering yet"),
     (r"^special_", "special functions: no lowering yet"),
     (r"assert_async|from_file|validate", "needs values or files on the host"),
