@@ -5,7 +5,7 @@ down in ``by_hand.py``. A new row is therefore reached without anything to add, 
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,12 +44,12 @@ def _run_samples(op: Any, dtype: torch.dtype) -> None:
             _backward(result)
 
 
-def from_samples() -> Iterator[tuple[str, Callable[[], None]]]:
+def from_samples(dtypes: Sequence[torch.dtype] = DTYPES) -> Iterator[tuple[str, Callable[[], None]]]:
     """Calls by torch's operator tests, forward and for float32 backward, named "add float32"."""
     from torch.testing._internal import common_methods_invocations
 
     for op in common_methods_invocations.op_db:
-        for dtype in DTYPES:
+        for dtype in dtypes:
             if dtype in op.supported_dtypes("cpu"):
                 name = f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {str(dtype)[6:]}"
                 yield name, lambda op=op, dtype=dtype: _run_samples(op, dtype)  # type: ignore[misc]

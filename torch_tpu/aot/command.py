@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.keep:
         for old in programs_folder.glob("*.mlir*"):
             old.unlink()
-        swept = sweep.Sweep(programs_folder, options.ops, lambda text: _say(f"calls: {text}"))
+        swept = sweep.Sweep(programs_folder, options.ops, options.dtypes, lambda text: _say(f"calls: {text}"))
         swept.run()
         (folder / "calls.json").write_text(json.dumps(swept.errors, indent=1))
     found = sweep.reached(programs_folder)
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         _say(f"{len(failed)} that did compile, or were never tried: {', '.join(failed[:20])}{' ...' * (len(failed) > 20)}")
     if options.verdicts:
         # A part of the calls says less of a row than all of them do, so it only adds what is missing.
-        rows = {**summary, **old} if options.ops else summary
+        rows = {**summary, **old} if options.ops or options.dtypes else summary
         _write_verdicts(options.verdicts, judge, options.topologies, rows)
     return 1 if failed else 0
 
@@ -127,6 +127,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("build/tpu-compile"), help="working folder")
     parser.add_argument("--ops", default="", metavar="REGEX", help="only calls with such names, e.g. '^add float32'")
+    parser.add_argument("--dtypes", default="", help="of torch's samples (default float32,bfloat16,int64,bool)")
     parser.add_argument("--keep", action="store_true", help="compile the programs in the folder; make no calls")
     parser.add_argument("--topologies", nargs="+", default=list(compiler.TOPOLOGIES), metavar="TOPOLOGY")
     parser.add_argument("--per-row", type=int, default=4, metavar="N", help="programs of each row to compile; 0: all")

@@ -16,6 +16,8 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
+import torch
+
 from torch_tpu import _C
 
 # Seconds that one item (an operator with a dtype) may take.
@@ -37,11 +39,13 @@ def reached(folder: pathlib.Path) -> collections.Counter[str]:
     return collections.Counter(row_of(path) for path in folder.glob("*.mlir"))
 
 
-def _items(folder: pathlib.Path, pattern: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def _items(folder: pathlib.Path, pattern: str, dtypes: str) -> Iterator[tuple[str, Callable[[], object]]]:
     from torch_tpu.aot import calls
 
+    samples = calls.from_samples([getattr(torch, name) for name in dtypes.split(",")] if dtypes else calls.DTYPES)
+
     wanted = re.compile(pattern)
-    for name, call in itertools.chain(calls.from_samples(), calls.by_hand()):
+    for name, call in itertools.chain(samples, calls.by_hand()):
         if wanted.search(name):
             yield name, call
     # Decided when their turn comes: the samples are through by then.
@@ -60,11 +64,11 @@ def run_item(call: Callable[[], object]) -> str | None:
     return None
 
 
-def _work(folder: str, pattern: str, start: int) -> None:
+def _work(folder: str, pattern: str, dtypes: str, start: int) -> None:
     from torch_tpu import aot
 
     with aot.collect(folder):
-        for number, (name, call) in enumerate(_items(pathlib.Path(folder), pattern)):
+        for number, (name, call) in enumerate(_items(pathlib.Path(folder), pattern, dtypes)):
             if number < start:
                 continue
             print(json.dumps({"number": number, "name": name}), flush=True)
@@ -74,10 +78,19 @@ def _work(folder: str, pattern: str, start: int) -> None:
 
 
 class Sweep:
-    """One run over the items. ``errors`` maps an item to what it raised or how its process ended."""
+    """One run over the items whose names match ``pattern``. ``dtypes`` are those of the samples: "float64,complex64".
 
-    def __init__(self, folder: pathlib.Path, pattern: str = "", progress: Callable[[str], None] = lambda text: None):
-        self.folder, self.pattern, self.progress = folder, pattern, progress
+    ``errors`` maps an item to what it raised or how its process ended.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        pattern: str = "",
+        dtypes: str = "",
+        progress: Callable[[str], None] = lambda text: None,
+    ):
+        self.folder, self.pattern, self.dtypes, self.progress = folder, pattern, dtypes, progress
         self.errors: dict[str, str] = {}
 
     def _follow(self, process: subprocess.Popen[str]) -> dict[str, object]:
@@ -99,7 +112,7 @@ class Sweep:
 
     def _run_from(self, start: int) -> int | None:
         """Runs the items from number ``start`` on; returns where to go on after a process died, None at the end."""
-        command = [sys.executable, "-m", "torch_tpu.aot.sweep", str(self.folder), self.pattern, str(start)]
+        command = [sys.executable, "-m", "torch_tpu.aot.sweep", str(self.folder), self.pattern, self.dtypes, str(start)]
         environment = {**os.environ, "TORCH_TPU_FALLBACK": "allow"}
         with tempfile.TemporaryFile("w+") as words:
             with subprocess.Popen(
@@ -123,4 +136,4 @@ class Sweep:
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    _work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
