@@ -33,7 +33,8 @@ typedef struct tt_value {
   bool transposed; // the result of a transpose
 } tt_value;
 
-// What a lowering may know about where its program will run. The one seam between targets: nothing else in the core asks.
+// What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing
+// else in the core asks.
 typedef struct tt_target {
   bool is_tpu;             // TPU: precision attributes are honoured; CPU: they are ignored, passes are written out
   int generation;          // TPU generation (5, 6, 7), 0 otherwise
