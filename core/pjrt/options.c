@@ -120,7 +120,9 @@ static void put_disabled_passes(option_writer *w, const char *text, int64_t size
 
 // CPU plugins hand large reductions to YNNPACK, whose min and max lose NaN whatever xla_cpu_enable_fast_min_max says (with API
 // 0.106 from about 1,000 elements on: amax over [1000, 1000]; with 0.115 always). Its sums are good and fast, so only programs
-// with a min or max do without. A plugin that does not know the option refuses it, and it is left out.
+// with a min or max do without. A plugin that does not know the option refuses it, and it is left out. Dots go to it one by one,
+// as by default: LIBRARY_FUSION_TYPE_DOT, which joins dots, kills the process where a dot's result is both operands of
+// another (API 0.106: a segmentation fault in xla::cpu::YnnMatcher::IsOpSupported).
 static bool ynnpack_would_lose_nan(const char *text, int64_t size) {
   return tt_text_contains(text, size, "stablehlo.maximum") || tt_text_contains(text, size, "stablehlo.minimum");
 }
@@ -128,7 +130,7 @@ static bool ynnpack_would_lose_nan(const char *text, int64_t size) {
 static void put_cpu_options(option_writer *w, const char *text, int64_t size) {
   put_number_option(w, OPTION_INDEX_FAST_MIN_MAX, VALUE_BOOL, false);
   if (ynnpack_would_lose_nan(text, size)) {
-    put_text_option(w, OPTION_INDEX_YNN_FUSION, "LIBRARY_FUSION_TYPE_DOT");
+    put_text_option(w, OPTION_INDEX_YNN_FUSION, "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT");
   }
 }
 
