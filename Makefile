@@ -4,9 +4,12 @@
 #   make demo    setup, then examples/digits.py            (DEMO_ARGS="--epochs 2" ...)
 #   make test    setup, then the C tests and pytest        (PYTEST_ARGS="tests/ops -k add" ...)
 #   make test-all  the same with all of torch's operator database, in all layouts and dtypes (an hour)
+#   make test-tpu-compile   lets libtpu, which needs no TPU for that, compile every lowered operator's programs; writes
+#                docs/tpu_verdicts.json and docs/operators.md (about half an hour on two cores, later runs less)
 #   make lint    clang-format, clang-tidy, ruff, mypy and the include order
 #   make asan    the C tests under AddressSanitizer and UBSan;  make tsan: under ThreadSanitizer
 #
+# TPU_COMPILE_ARGS  more arguments of `python -m torch_tpu tpu-compile`, e.g. "--ops ^linalg"
 # PYTHON        the interpreter that makes .venv (3.11 or newer)
 # TORCH_INDEX   index URL for torch, for machines whose pip would bring the CUDA build; a torch already in .venv is kept
 
@@ -17,11 +20,12 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+TPU_COMPILE_ARGS ?=
 SOURCES := $(wildcard core/*/*.[ch] core/op/*.def core/Makefile bridge/* torch_tpu/*.py torch_tpu/*/*.py) \
   _torch_tpu_autoload.py pyproject.toml setup.py build_tools/backend.py README.md
 INSTALLED := $(VENV)/torch_tpu.installed
 
-.PHONY: setup demo test test-all test-c lint asan tsan clean
+.PHONY: setup demo test test-all test-c test-tpu-compile lint asan tsan clean
 setup: $(INSTALLED)
 
 $(PY):
@@ -54,6 +58,12 @@ test-all: test
 
 test-c: setup
 	@$(MAKE) --no-print-directory -C core test PJRT_INC=$(PJRT_INC) TT_TEST_PLUGINS=$(PLUGIN_PATHS)
+
+# From this folder, so that docs/ is this clone's.
+test-tpu-compile: setup
+	@$(PY) -c 'import libtpu' 2>/dev/null || { echo "installing libtpu into $(VENV) (some 200 MB)"; $(PIP) install libtpu; }
+	@$(PY) -m torch_tpu tpu-compile --verdicts docs/tpu_verdicts.json $(TPU_COMPILE_ARGS); status=$$?; \
+	  $(PY) -m torch_tpu ops --markdown > docs/operators.md && exit $$status
 
 asan tsan: setup
 	@$(MAKE) --no-print-directory -C core $@ PJRT_INC=$(PJRT_INC) TT_TEST_PLUGINS=$(PLUGIN_PATHS)

@@ -1,9 +1,13 @@
 // module.cpp - the Python extension torch_tpu._C: what the package torch_tpu calls, and the registrations at load.
+#include <cmath>
+#include <optional>
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 
+#include "aot/aot.h"
 #include "generator.h"
 #include "register.h"
 #include "support.h"
@@ -99,6 +103,39 @@ py::dict counters() {
   return result;
 }
 
+py::list ops() {
+  py::list result;
+  for (const auto &op : supported_ops()) result.append(py::make_tuple(op.name, op.how, op.row));
+  return result;
+}
+
+// The rows of the core's table with the .def files that hold them.
+py::list op_rows() {
+  py::list result;
+  for (int i = 0; i < tt_op_count(); ++i) result.append(py::make_tuple(tt_op_at(i)->name, tt_op_at(i)->file));
+  return result;
+}
+
+// A dict of tt_aot_report's fields; None where the compiler says nothing.
+py::dict aot_compile(const std::string &plugin, const std::string &topology, const std::string &text) {
+  tt_aot_report report;
+  {
+    const py::gil_scoped_release unlocked;
+    TT_CHECK(tt_aot_compile(plugin.c_str(), topology.c_str(), text.data(), static_cast<int64_t>(text.size()), &report));
+  }
+  py::dict result;
+  result["optimal_seconds"] =
+      std::isnan(report.optimal_seconds) ? py::object(py::none()) : py::float_(report.optimal_seconds);
+#define X(field) result[#field] = report.field < 0 ? py::object(py::none()) : py::int_(report.field);
+  X(code_bytes)
+  X(argument_bytes)
+  X(output_bytes)
+  X(alias_bytes)
+  X(temporary_bytes)
+#undef X
+  return result;
+}
+
 constexpr const char *kFallbacks[] = {"error", "warn", "allow"}; // by tt_fallback
 
 void set_fallback(const std::string &policy) {
@@ -148,7 +185,11 @@ void define(py::module_ &m) {
 
   m.def("_counters", &counters);
   m.def("_reset_counters", &tt_counters_reset);
-  m.def("_ops", &supported_ops);
+  m.def("_ops", &ops);
+  m.def("_op_rows", &op_rows);
+  m.def("_aot_collect",
+        [](const std::optional<std::string> &folder) { TT_CHECK(tt_aot_collect(folder ? folder->c_str() : nullptr)); });
+  m.def("_aot_compile", &aot_compile);
   m.def("_set_decomposition_hook",
         [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
   m.def("_default_generator", [](int index) {

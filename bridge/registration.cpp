@@ -90,6 +90,12 @@ bool returns_only_outputs(const FunctionSchema &schema) {
   return !schema.returns().empty();
 }
 
+// Which row lowers an overload; for supported_ops.
+std::unordered_map<std::string, const char *> &rows_by_overload() {
+  static std::unordered_map<std::string, const char *> rows;
+  return rows;
+}
+
 class Registration {
 public:
   void add_row(const tt_op *row) {
@@ -125,9 +131,10 @@ private:
 
   template <typename AnyKernel>
   void add(const OperatorHandle &op, std::unique_ptr<AnyKernel> kernel) {
-    const auto &name = op.operator_name();
+    const auto name = c10::toString(op.operator_name());
     if (op.hasKernelForDispatchKey(DispatchKey::PrivateUse1)) return; // another row's, or basics.cpp's
-    library_.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    rows_by_overload()[name] = kernel->overload.core->op->name;
+    library_.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
   }
 
   Aten aten_;
@@ -143,18 +150,20 @@ void register_kernels() {
 }
 
 // --- the list behind `python -m torch_tpu ops` -----------------------------------------------------------------------
-std::vector<std::pair<std::string, std::string>> supported_ops() {
-  std::vector<std::pair<std::string, std::string>> ops;
+std::vector<SupportedOp> supported_ops() {
+  std::vector<SupportedOp> ops;
   auto &dispatcher = c10::Dispatcher::singleton();
   for (const auto &name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
     if (!op || !name.name.starts_with("aten::")) continue;
     const auto text = c10::toString(name);
-    ops.emplace_back(text, op->hasKernelForDispatchKey(DispatchKey::PrivateUse1) ? "lowered"
-                           : is_composite(*op) || has_wrapper(*op)               ? "composite"
-                           : has_decomposition(text)                             ? "decomposed"
-                           : op->hasKernelForDispatchKey(DispatchKey::CPU)       ? "CPU"
-                                                                                 : "none");
+    const auto *how = op->hasKernelForDispatchKey(DispatchKey::PrivateUse1) ? "lowered"
+                      : is_composite(*op) || has_wrapper(*op)               ? "composite"
+                      : has_decomposition(text)                             ? "decomposed"
+                      : op->hasKernelForDispatchKey(DispatchKey::CPU)       ? "CPU"
+                                                                            : "none";
+    const auto row = rows_by_overload().find(text);
+    ops.push_back({text, how, row != rows_by_overload().end() ? row->second : ""});
   }
   return ops;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "call.h"
@@ -23,7 +22,11 @@ bool record_decomposition(const c10::OperatorHandle &op, const Overload &overloa
 // An op is about to run on the CPU: counts it, and raises or warns as torch.tpu.fallback says. `inputs` lists its tensors.
 void announce_fallback(const c10::OperatorHandle &op, const std::string &inputs);
 
-// All overloads of aten with how they run: "lowered", "composite", "decomposed", "CPU" or "none".
-std::vector<std::pair<std::string, std::string>> supported_ops();
+// An overload of aten: how it runs ("lowered", "composite", "decomposed", "CPU" or "none") and, where a row of the core's table
+// lowers it, the row's name; else "".
+struct SupportedOp {
+  std::string name, how, row;
+};
+std::vector<SupportedOp> supported_ops(); // all of them
 
 } // namespace torch_tpu

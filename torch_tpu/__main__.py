@@ -1,4 +1,4 @@
-"""Command line: ``python -m torch_tpu info`` and ``python -m torch_tpu ops``."""
+"""Command line: ``python -m torch_tpu info``, ``ops`` and ``tpu-compile``."""
 
 import argparse
 import collections
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import torch_tpu
-from torch_tpu import _C
+from torch_tpu import _C, _operators
+from torch_tpu.aot import command
 
 
 def _memory_text(size: int) -> str:
@@ -47,7 +48,10 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _ops(options: argparse.Namespace) -> int:
-    ops = dict(sorted(_C._ops()))
+    if options.markdown:
+        print(_operators.markdown(), end="")
+        return 0
+    ops = {name: how for name, how, _ in sorted(_C._ops())}
     if options.json:
         print(json.dumps(ops, indent=2))
         return 0
@@ -70,8 +74,10 @@ def main() -> int:
         "decomposition as one program), CPU (counted fallback), none (no kernel in CPU torch either)",
     )
     ops.set_defaults(run=_ops)
-    for command in (info, ops):
-        command.add_argument("--json", action="store_true", help="print JSON")
+    ops.add_argument("--markdown", action="store_true", help="print the page docs/operators.md")
+    for subcommand in (info, ops):
+        subcommand.add_argument("--json", action="store_true", help="print JSON")
+    command.add_to(commands)
     options = parser.parse_args()
     return options.run(options)
 

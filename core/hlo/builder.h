@@ -33,7 +33,8 @@ typedef struct tt_value {
   bool transposed; // the result of a transpose
 } tt_value;
 
-// What a lowering may know about where its program will run. The one seam between targets: nothing else in the core asks.
+// What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing
+// else in the core asks.
 typedef struct tt_target {
   bool is_tpu;             // TPU: precision attributes are honoured; CPU: they are ignored, passes are written out
   int generation;          // TPU generation (5, 6, 7), 0 otherwise
@@ -119,7 +120,7 @@ TT_HLO_BINARY(X)
 #undef X
 // Each checks its dtype: ordering, converting and the remainder of complex numbers abort some plugins. Unsigned abs and sign,
 // complex abs (real result), real conj (x itself) and 8-bit floats are taken care of. Bool takes add (or), multiply (and),
-// maximum, minimum and the logical ops, nothing else.
+// maximum, minimum and the logical ops, nothing else. 64-bit division and remainder are written out for a TPU.
 // Any op of these kinds by its text, e.g. "stablehlo.add".
 tt_value *tt_hlo_unary(tt_builder *b, const char *op, tt_value *x);
 tt_value *tt_hlo_binary(tt_builder *b, const char *op, tt_value *x, tt_value *y);

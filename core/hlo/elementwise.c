@@ -171,6 +171,10 @@ tt_value *tt_hlo_binary(tt_builder *b, const char *op, tt_value *x, tt_value *y)
   if (rule == NULL) return TT_HLO_REFUSE(b, op, "unknown binary op", x, y);
   if (!tt_hlo_same_type(x, y)) return TT_HLO_REFUSE(b, op, "operands must be of one type", x, y);
   if (!takes(rule->categories, x->dtype)) return TT_HLO_REFUSE(b, op, "dtype does not fit", x, y);
+  if (b->target.is_tpu && (x->dtype == TT_S64 || x->dtype == TT_U64)) {
+    const bool remainder = strcmp(op, "stablehlo.remainder") == 0;
+    if (remainder || strcmp(op, "stablehlo.divide") == 0) return tt_hlo_divide_wide(b, x, y, remainder);
+  }
   return emit_same_type(b, op, 2, (tt_value *[]){x, y});
 }
 

@@ -102,6 +102,9 @@ const char *tt_hlo_reduction_op(tt_reduction kind);
 // May this reduction take this dtype?
 bool tt_hlo_reduction_fits(tt_reduction kind, tt_dtype dtype);
 
+// x / y or its remainder, of S64 or U64, without a division of that width: for a TPU. (wide.c)
+tt_value *tt_hlo_divide_wide(tt_builder *b, tt_value *x, tt_value *y, bool remainder);
+
 // How many windows of `size` (dilated by `window_dilation`) fit a dimension of n elements (dilated by `base_dilation`) padded
 // by low and high, at steps of `stride`. -1 when a number is out of range.
 int64_t tt_hlo_window_count(int64_t n, int64_t size, int64_t stride, int64_t low, int64_t high, int64_t base_dilation,

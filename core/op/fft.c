@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "op/axes.h"
+#include "op/fourier.h"
 #include "op/pointwise.h"
 
 enum { AT_ONCE = 3 }; // dimensions that one stablehlo.fft takes, always the last ones
@@ -26,7 +27,10 @@ static tt_value *transform_few(tt_builder *b, tt_value *x, const char *type, con
   dims_last(x, dims, count, order);
   for (int i = 0; i < x->rank; ++i) back[order[i]] = i;
   for (int i = 0; i < count; ++i) lengths[i] = i == count - 1 ? last : x->dims[dims[i]];
-  return tt_hlo_transpose(b, tt_hlo_fft(b, tt_hlo_transpose(b, x, order), type, count, lengths), back);
+  x = tt_hlo_transpose(b, x, order);
+  const bool known = !tt_builder_target(b)->is_tpu || tt_dtype_real(x->dtype) != TT_F64;
+  x = known ? tt_hlo_fft(b, x, type, count, lengths) : tt_fourier_products(b, x, type, count, last);
+  return tt_hlo_transpose(b, x, back);
 }
 
 // Complex to complex over any number of dims.

@@ -66,7 +66,8 @@ struct tt_op {
     tt_binary_fn binary;
   } emit; // for tt_lower_unary and tt_lower_binary
   uint32_t flags;
-  int index; // position in the table
+  int index;        // position in the table
+  const char *file; // the .def file that holds the row, which names its family: "core/op/pointwise.def"
 };
 
 int tt_op_count(void);

@@ -82,6 +82,62 @@ static tt_value *in_passes(tt_lowering *l, tt_value *x, tt_value *y, product_fn 
   return tt_hlo_select(l->b, tt_hlo_is_finite(l->b, sum), tt_hlo_add(l->b, sum, rest), sum);
 }
 
+// --- 64-bit integers on a TPU --------------------------------------------------------------------------------------------------
+//
+// A TPU has no 64-bit integers: its compiler makes pairs of 32-bit ones of them, but not inside products ("X{64|128} element
+// types ... rewriting is not implemented", libtpu 0.0.52). So operands are cut into limbs of a few bits, whose products are
+// summed exactly in 32 bits, and the sums are put together in 64, where they wrap as torch's do.
+
+// How many products are added up for one element of the result, at most.
+static int64_t count_terms(const tt_value *x, const tt_value *filter, bool is_dot, const void *numbers) {
+  int64_t terms = 1;
+  if (is_dot) {
+    const tt_dot *n = numbers;
+    for (int i = 0; i < n->contract_count; ++i) terms *= x->dims[n->lhs_contract[i]];
+    return terms;
+  }
+  const tt_convolution *n = numbers; // in the usual layout the filter's first dim does not take part
+  for (int i = n->dimension_numbers ? 0 : 1; i < filter->rank; ++i) terms *= filter->dims[i];
+  return terms;
+}
+
+// The widest limbs of which `terms` products fit into an S32.
+static int limb_bits(int64_t terms) {
+  int bits = 15;
+  while (bits > 1 && terms > INT32_MAX / (((1 << bits) - 1) * ((1 << bits) - 1))) --bits;
+  return bits;
+}
+
+static tt_value *limb(tt_lowering *l, tt_value *x, int number, int bits) {
+  tt_builder *b = l->b;
+  tt_value *shift = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, TT_S64, (int64_t)number * bits), x);
+  tt_value *mask = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, TT_S64, ((int64_t)1 << bits) - 1), x);
+  return tt_hlo_convert(b, tt_hlo_and(b, tt_hlo_shift_right_logical(b, x, shift), mask), TT_S32);
+}
+
+static tt_value *in_limbs(tt_lowering *l, tt_value *x, tt_value *y, product_fn product, const void *numbers) {
+  enum { MOST_LIMBS = 64 };
+  tt_builder *b = l->b;
+  const int bits = limb_bits(count_terms(x, y, product == dot, numbers)), count = (63 + bits) / bits;
+  tt_value *xs[MOST_LIMBS], *ys[MOST_LIMBS], *sum = NULL;
+  for (int i = 0; i < count; ++i) {
+    xs[i] = limb(l, x, i, bits);
+    ys[i] = limb(l, y, i, bits);
+  }
+  for (int place = 0; place < count; ++place) { // higher places lie beyond the 64 bits
+    for (int i = 0; i <= place; ++i) {
+      tt_value *term = product(l, xs[i], ys[place - i], numbers, TT_S32, TT_PRECISION_HIGHEST);
+      term = tt_hlo_convert(b, term, TT_S64);
+      tt_value *shift = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, TT_S64, (int64_t)place * bits), term);
+      term = tt_hlo_shift_left(b, term, shift);
+      sum = sum ? tt_hlo_add(b, sum, term) : term;
+    }
+  }
+  return sum;
+}
+
+// --- all of them -----------------------------------------------------------------------------------------------------------------
+
 static tt_value *multiply(tt_lowering *l, tt_value *x, tt_value *y, product_fn product, const void *numbers,
                           tt_dtype result) {
   const tt_target *target = tt_builder_target(l->b);
@@ -92,6 +148,8 @@ static tt_value *multiply(tt_lowering *l, tt_value *x, tt_value *y, product_fn p
   tt_value *sum;
   if (dtype == TT_F32 && !narrow && !target->is_tpu) {
     sum = in_passes(l, x, y, product, numbers, is_dot && target->bf16_dot);
+  } else if (dtype == TT_S64 && target->is_tpu) {
+    sum = in_limbs(l, x, y, product, numbers);
   } else {
     // float16 has more mantissa bits than one bfloat16 pass carries, and fewer than three.
     tt_precision precision = narrow && dtype == TT_F32 ? TT_PRECISION_HIGH : l->precision;

@@ -17,14 +17,15 @@ enum {
 #include "op/table.def"
 };
 
-// `index` is the row's number, given by the running count of __COUNTER__ from the first row on.
+// `index` is the row's number, given by the running count of __COUNTER__ from the first row on. __FILE__ is where a macro is
+// used, so the .def file.
 enum { FIRST = __COUNTER__ + 1 };
 static const tt_op table[OP_COUNT + 1] = {
-#define TT_OP(name, lower, flags) {name, lower, {NULL}, (flags), __COUNTER__ - FIRST},
-#define TT_UNARY_OP(name, formula, flags) {name, tt_lower_unary, {.unary = formula}, (flags), __COUNTER__ - FIRST},
-#define TT_BINARY_OP(name, formula, flags) {name, tt_lower_binary, {.binary = formula}, (flags), __COUNTER__ - FIRST},
+#define TT_OP(name, lower, flags) {name, lower, {NULL}, (flags), __COUNTER__ - FIRST, __FILE__},
+#define TT_UNARY_OP(name, formula, flags) {name, tt_lower_unary, {.unary = formula}, (flags), __COUNTER__ - FIRST, __FILE__},
+#define TT_BINARY_OP(name, formula, flags) {name, tt_lower_binary, {.binary = formula}, (flags), __COUNTER__ - FIRST, __FILE__},
 #include "op/table.def"
-    {NULL, NULL, {NULL}, 0, OP_COUNT},
+    {NULL, NULL, {NULL}, 0, OP_COUNT, NULL},
 };
 
 int tt_op_count(void) { return OP_COUNT; }

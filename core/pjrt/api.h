@@ -70,6 +70,26 @@ struct tt_client {
 #define TT_PJRT_ARGS(function, ...)                                                                                     \
   (function##_Args) { .struct_size = function##_Args_STRUCT_SIZE, __VA_ARGS__ }
 
+// A function of PJRT_Api by name and place.
+typedef struct tt_plugin_function {
+  const char *name;
+  size_t offset;
+} tt_plugin_function;
+// TT_UNAVAILABLE naming the first of these that the plugin does not have. (plugin.c)
+tt_status tt_plugin_check_functions(const PJRT_Api *api, const tt_plugin_function *functions, size_t count);
+
+// StableHLO text as a program to compile. It is not written to; PJRT uses the struct for output too.
+static inline PJRT_Program tt_pjrt_program(const char *text, int64_t size) {
+  static const char format[] = "mlir";
+  return (PJRT_Program){
+      .struct_size = PJRT_Program_STRUCT_SIZE,
+      .code = (char *)text,
+      .code_size = (size_t)size,
+      .format = format,
+      .format_size = sizeof(format) - 1,
+  };
+}
+
 // Calls plugin->api->function(args) and gives a tt_status.
 #define TT_PJRT(plugin, function, args) tt_pjrt_status((plugin), #function, (plugin)->api->function(args))
 

@@ -97,21 +97,18 @@ tt_status tt_pjrt_error(const tt_plugin *plugin, const char *function, PJRT_Erro
 
 // ---- loading one file ------------------------------------------------------------------------------------------------
 
-static const struct {
-  const char *name;
-  size_t offset;
-} required_functions[] = {
+static const tt_plugin_function required_functions[] = {
 #define X(function) {#function, offsetof(PJRT_Api, function)},
     TT_PJRT_FUNCTIONS(X)
 #undef X
 };
 
-static tt_status check_functions(const PJRT_Api *api) {
-  for (size_t i = 0; i < sizeof(required_functions) / sizeof(required_functions[0]); i++) {
-    size_t offset = required_functions[i].offset;
+tt_status tt_plugin_check_functions(const PJRT_Api *api, const tt_plugin_function *functions, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    size_t offset = functions[i].offset;
     void *function = NULL;
     if (offset + sizeof(function) <= api->struct_size) memcpy(&function, (const char *)api + offset, sizeof(function));
-    if (function == NULL) return tt_error(TT_UNAVAILABLE, "the plugin has no %s", required_functions[i].name);
+    if (function == NULL) return tt_error(TT_UNAVAILABLE, "the plugin has no %s", functions[i].name);
   }
   return TT_SUCCESS;
 }
@@ -126,7 +123,7 @@ static tt_status check_api(const PJRT_Api *api) {
     return tt_error(TT_UNAVAILABLE, "the plugin has PJRT API %d.%d, needed is %d.%d or a later %d.x", major, minor,
                     PJRT_API_MAJOR, TT_PJRT_MINOR_MIN, PJRT_API_MAJOR);
   }
-  return check_functions(api);
+  return tt_plugin_check_functions(api, required_functions, sizeof(required_functions) / sizeof(required_functions[0]));
 }
 
 static bool file_name_is_libtpu(const char *path) {

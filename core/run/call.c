@@ -2,6 +2,7 @@
 #include "run/call.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/map.h"
@@ -168,20 +169,36 @@ static tt_status check_storages(const tt_call *call) {
   return TT_SUCCESS;
 }
 
-static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
-  TT_TRY(check_storages(call));
-  tt_recorder recorder;
-  tt_status status = tt_recorder_init(&recorder, tt_runtime_target(), true, call->tensors, call->tensor_count);
+static _Atomic(tt_lowering_observer) lowering_observer;
+
+void tt_set_lowering_observer(tt_lowering_observer observer) { atomic_store(&lowering_observer, observer); }
+
+void tt_tell_lowering_observer(const tt_call *call) {
+  tt_lowering_observer observer = atomic_load_explicit(&lowering_observer, memory_order_relaxed);
+  if (observer) observer(call);
+}
+
+tt_status tt_call_lower(const tt_call *call, const tt_target *target, tt_recorder *recorder,
+                        tt_plan_request *out_request) {
+  TT_TRY(tt_recorder_init(recorder, target, true, call->tensors, call->tensor_count));
   tt_recorded_call recorded = tt_call_recorded(call);
   tt_recorded_result *results = NULL;
   int count = 0;
-  if (!status) status = tt_recorder_lower(&recorder, &recorded, &results, &count);
-  if (!status) {
-    tt_plan_request request = {call->overload->op->name, results, count};
-    status = tt_plan_create(&recorder, &request, out_plan);
-  }
+  TT_TRY(tt_recorder_lower(recorder, &recorded, &results, &count));
+  *out_request = (tt_plan_request){call->overload->op->name, results, count};
+  return TT_SUCCESS;
+}
+
+static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
+  TT_TRY(check_storages(call));
+  tt_recorder recorder;
+  tt_plan_request request;
+  tt_status status = tt_call_lower(call, tt_runtime_target(), &recorder, &request);
+  if (!status) status = tt_plan_create(&recorder, &request, out_plan);
   tt_recorder_free(&recorder);
-  return status ? with_signature(call, status) : TT_SUCCESS;
+  if (status) return with_signature(call, status);
+  tt_tell_lowering_observer(call);
+  return TT_SUCCESS;
 }
 
 // --- adopting -----------------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ static void lower_copy(tt_lowering *l) {
 // A dense row-major copy.
 static void lower_contiguous(tt_lowering *l) { tt_set_result(l, 0, tt_operand(l, 0)); }
 
-static const tt_op copy_op = {"copy_", lower_copy, {NULL}, TT_OP_NO_WIDEN, -1};
-static const tt_op contiguous_op = {"contiguous", lower_contiguous, {NULL}, TT_OP_NO_WIDEN, -1};
+static const tt_op copy_op = {"copy_", lower_copy, {NULL}, TT_OP_NO_WIDEN, -1, NULL};
+static const tt_op contiguous_op = {"contiguous", lower_contiguous, {NULL}, TT_OP_NO_WIDEN, -1, NULL};
 
 // Their overloads have fixed ids below those of tt_overload_create's.
 enum { COPY_ID = INT32_MAX, CONTIGUOUS_ID = INT32_MAX - 1 };

@@ -68,7 +68,7 @@ tt_status tt_device_get_properties(int index, tt_device_properties *out_properti
   const char *platform = tt_client_platform(tt_runtime_client());
   tt_device_properties properties = {.total_memory = device->memory_limit, .multi_processor_count = 1};
   const char *name = NULL;
-  if (tt_runtime_target()->is_tpu) {
+  if (strcmp(platform, "tpu") == 0) {
     properties.generation = tt_tpu_generation(device->kind, &name);
     snprintf(properties.name, sizeof(properties.name), "%s", name);
   } else if (strcmp(platform, "cpu") == 0) {

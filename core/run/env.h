@@ -20,7 +20,9 @@
   X(FALLBACK, "TORCH_TPU_FALLBACK", "error|warn|allow", "warn",                                                         \
     "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")                        \
   X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \
-    "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")
+    "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")        \
+  X(TARGET_GENERATION, "TORCH_TPU_TARGET_GENERATION", "0..99", "0",                                                     \
+    "write programs as for a TPU of this generation though the device is virtual: for tests of what only a TPU gets")
 
 typedef enum tt_env {
 #define X(id, variable, form, otherwise, meaning) TT_ENV_##id,

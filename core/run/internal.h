@@ -14,9 +14,11 @@
 #include "run/runtime.h"
 
 // --- runtime.c ----------------------------------------------------------------------------------------------------------
-// Both only after tt_runtime_start succeeded.
+// The first two only after tt_runtime_start succeeded.
 tt_client *tt_runtime_client(void);
 const tt_target *tt_runtime_target(void);
+// The target that a TPU of this generation is.
+tt_target tt_tpu_target(int generation);
 
 // --- device.c -----------------------------------------------------------------------------------------------------------
 // TT_INVALID_ARGUMENT "invalid device ordinal" unless 0 <= index < tt_runtime_device_count().

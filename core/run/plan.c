@@ -124,11 +124,7 @@ static tt_effort choose_effort(const tt_recorder *r, int64_t elements) {
   return elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
 }
 
-static tt_status compile(tt_recorder *r, tt_plan *plan, tt_value **values, int count) {
-  if (count == 0) return TT_SUCCESS;
-  const char *text;
-  int64_t size;
-  TT_TRY(tt_builder_finish(r->b, count, values, &text, &size));
+static tt_status compile(tt_recorder *r, tt_plan *plan, const char *text, int64_t size) {
   int64_t elements = largest(r, plan);
   tt_compile_options options = {
       .effort = choose_effort(r, elements), .short_loops = elements <= SHORT_LOOP_ELEMENTS, .exact = !r->single};
@@ -170,7 +166,9 @@ static tt_status set_requirements(tt_plan *plan, const tt_requirement *requireme
   return count && !plan->requirements ? out_of_memory() : TT_SUCCESS;
 }
 
-static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_plan *plan) {
+// Fills in all but the executable and ends the program; *out_text is NULL when there is nothing to run.
+static tt_status describe(tt_recorder *r, const tt_plan_request *request, tt_plan *plan, const char **out_text,
+                          int64_t *out_size) {
   plan->op_name = request->op_name;
   plan->random_count = r->random_count;
   tt_value **values = tt_arena_allocate(
@@ -182,18 +180,33 @@ static tt_status build_plan(tt_recorder *r, const tt_plan_request *request, tt_p
   TT_TRY(fill_results(request, plan));
   TT_TRY(fill_outputs(r, request, plan, values, &count));
   alias_outputs(r, plan);
-  return compile(r, plan, values, count);
+  *out_text = NULL;
+  return count ? tt_builder_finish(r->b, count, values, out_text, out_size) : TT_SUCCESS;
+}
+
+static tt_plan *plan_for(const tt_recorder *r, const tt_plan_request *request) {
+  return new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
 }
 
 tt_status tt_plan_create(tt_recorder *r, const tt_plan_request *request, tt_plan **out_plan) {
-  tt_plan *plan =
-      new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
+  tt_plan *plan = plan_for(r, request);
   if (!plan) return out_of_memory();
-  tt_status status = build_plan(r, request, plan);
+  const char *text;
+  int64_t size;
+  tt_status status = describe(r, request, plan, &text, &size);
+  if (!status && text) status = compile(r, plan, text, size);
   if (status)
     tt_plan_release(plan);
   else
     *out_plan = plan;
+  return status;
+}
+
+tt_status tt_plan_text(tt_recorder *r, const tt_plan_request *request, const char **out_text, int64_t *out_size) {
+  tt_plan *plan = plan_for(r, request);
+  if (!plan) return out_of_memory();
+  tt_status status = describe(r, request, plan, out_text, out_size);
+  tt_plan_release(plan);
   return status;
 }
 

@@ -67,6 +67,8 @@ typedef struct tt_plan_request {
 // Finishes the recorder's program: outputs are the written records that have a slot, then the request's results, then the
 // checks. Compiles it (or finds it compiled) and makes the plan.
 tt_status tt_plan_create(tt_recorder *recorder, const tt_plan_request *request, tt_plan **out_plan);
+// The text that tt_plan_create would compile, owned by the recorder; NULL when there is nothing to run.
+tt_status tt_plan_text(tt_recorder *recorder, const tt_plan_request *request, const char **out_text, int64_t *out_size);
 // The plan of an out= call, used for a call with the same operands whose outputs are slots `written` (in place) or, when
 // `written` is NULL, fresh tensors like `results`. `operand_count` slots are shared. NULL when it does not carry over.
 tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *written, const tt_tensor *results, int count);

@@ -86,6 +86,7 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   tt_recorded_result *results = NULL;
   int count = 0;
   TT_TRY(tt_recorder_lower(&recording.recorder, &recorded, &results, &count));
+  tt_tell_lowering_observer(call);
   tt_status status = fresh_tensors(call, results, count, out_results);
   if (!status) return TT_SUCCESS;
   for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);

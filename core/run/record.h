@@ -17,6 +17,15 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
 tt_recorded_call tt_call_recorded(const tt_call *call);
 // Enters a plan under a key; the map takes over the reference. (call.c)
 tt_status tt_plan_enter(const tt_key *key, tt_plan *plan);
+// Lowers one call by itself into `recorder`, which is freed by tt_recorder_free whatever comes of it. *out_results are the
+// fresh results, in the recorder's arena. (call.c)
+tt_status tt_call_lower(const tt_call *call, const tt_target *target, tt_recorder *recorder,
+                        tt_plan_request *out_request);
+// Whoever wants to know of each single call that was lowered, for a plan of its own or into a recording; NULL for nobody. Told
+// afterwards, on the thread of the call, while its storages are as they were before. (call.c)
+typedef void (*tt_lowering_observer)(const tt_call *call);
+void tt_set_lowering_observer(tt_lowering_observer observer);
+void tt_tell_lowering_observer(const tt_call *call);
 // "aten::add.out(Float [2, 3], Float [3])" appended to `out`. (call.c)
 void tt_call_describe(const tt_call *call, tt_string *out);
 

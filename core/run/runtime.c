@@ -92,17 +92,20 @@ static tt_status guard_forks(void) {
   return TT_SUCCESS;
 }
 
+tt_target tt_tpu_target(int generation) { return (tt_target){.is_tpu = true, .generation = generation}; }
+
 static tt_target describe_target(tt_client *client) {
   const char *name = NULL;
-  bool is_tpu = strcmp(tt_client_platform(client), "tpu") == 0;
+  if (strcmp(tt_client_platform(client), "tpu") == 0)
+    return tt_tpu_target(tt_tpu_generation(tt_client_device(client, 0)->kind, &name));
+  int generation = (int)tt_env_number(TT_ENV_TARGET_GENERATION);
+  if (generation > 0) return tt_tpu_target(generation);
   int major, minor;
   tt_plugin_version(tt_client_plugin(client), &major, &minor);
   return (tt_target){
-      .is_tpu = is_tpu,
-      .generation = is_tpu ? tt_tpu_generation(tt_client_device(client, 0)->kind, &name) : 0,
-      .conv_needs_forward = !is_tpu,
-      .dot_lhs_in_order = !is_tpu,
-      .sums_as_dots = !is_tpu && minor <= 106, // later ones hand reductions to a library
+      .conv_needs_forward = true,
+      .dot_lhs_in_order = true,
+      .sums_as_dots = minor <= 106, // later ones hand reductions to a library
   };
 }
 

@@ -1,7 +1,7 @@
 // fake_plugin.c - a PJRT plugin for test_pjrt_fake.c that does what real ones do rarely: it is too old or incomplete,
 // refuses compile options, fails with a chosen error code, and calls its platform "tpu". Built as a shared object.
 //
-// $TT_FAKE_PLUGIN_FAULT is read by GetPjrtApi: "null", "major", "minor", "short", "hole" or "initialize".
+// $TT_FAKE_PLUGIN_FAULT is read by GetPjrtApi: "null", "major", "minor", "short", "hole", "initialize" or "topology".
 #include <pjrt_c_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@ EXPORT int fake_compilations;
 EXPORT const char *fake_refused_option; // answered with "No such compile option"; NULL for none
 EXPORT char fake_options[4096];         // the last compile options, with '.' for what cannot be printed
 EXPORT int fake_create_options;         // number of options of the last client
+EXPORT float fake_optimal_seconds; // of every program compiled for a topology; negative: no memory statistics either
 
 struct PJRT_Error {
   PJRT_Error_Code code;
@@ -51,7 +52,7 @@ static PJRT_Error *initialize(PJRT_Plugin_Initialize_Args *args) {
 }
 
 // Clients, devices and so on are addresses of these: nothing is kept in them.
-static char client_object, device_object, description_object, executable_object, buffer_object;
+static char client_object, device_object, description_object, executable_object, buffer_object, topology_object;
 
 static PJRT_Error *client_create(PJRT_Client_Create_Args *args) {
   fake_create_options = (int)args->num_options;
@@ -112,14 +113,61 @@ static void note_options(const char *options, size_t size) {
 }
 
 // A program "!8" fails with error code 8, all others compile.
-static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args) {
+static PJRT_Error *compile(const PJRT_Program *program, const char *options, size_t options_size) {
   fake_compilations++;
-  note_options(args->compile_options, args->compile_options_size);
+  note_options(options, options_size);
   if (fake_refused_option != NULL && strstr(fake_options, fake_refused_option) != NULL) {
     return fail(PJRT_Error_Code_INVALID_ARGUMENT, "No such compile option: '%s'", fake_refused_option);
   }
-  if (args->program->code[0] == '!') return fail((PJRT_Error_Code)atoi(args->program->code + 1), "as %s\n\n", "wished");
+  if (program->code[0] == '!') return fail((PJRT_Error_Code)atoi(program->code + 1), "as %s\n\n", "wished");
+  return NULL;
+}
+
+static PJRT_Error *client_compile(PJRT_Client_Compile_Args *args) {
   args->executable = (PJRT_LoadedExecutable *)&executable_object;
+  return compile(args->program, args->compile_options, args->compile_options_size);
+}
+
+// Only the topology "v9:1x1" is known.
+static PJRT_Error *topology_create(PJRT_TopologyDescription_Create_Args *args) {
+  if (args->topology_name_size != 6 || memcmp(args->topology_name, "v9:1x1", 6) != 0) {
+    return fail(PJRT_Error_Code_INVALID_ARGUMENT, "no such %s", "topology");
+  }
+  args->topology = (PJRT_TopologyDescription *)&topology_object;
+  return NULL;
+}
+
+static PJRT_Error *topology_destroy(PJRT_TopologyDescription_Destroy_Args *args) {
+  (void)args;
+  return NULL;
+}
+
+static PJRT_Error *topology_compile(PJRT_Compile_Args *args) {
+  args->executable = (PJRT_Executable *)&executable_object;
+  if (args->topology != (PJRT_TopologyDescription *)&topology_object || args->client != NULL) {
+    return fail(PJRT_Error_Code_INTERNAL, "a %s is wrong", "handle");
+  }
+  return compile(args->program, args->compile_options, args->compile_options_size);
+}
+
+static PJRT_Error *cost_analysis(PJRT_Executable_GetCostAnalysis_Args *args) {
+  static PJRT_NamedValue properties[] = {
+      {.name = "flops", .name_size = 5, .type = PJRT_NamedValue_kFloat, .float_value = 7, .value_size = 1},
+      {.name = "optimal_seconds", .name_size = 15, .type = PJRT_NamedValue_kFloat, .value_size = 1},
+  };
+  properties[1].float_value = fake_optimal_seconds;
+  args->properties = properties;
+  args->num_properties = 2;
+  return NULL;
+}
+
+static PJRT_Error *compiled_memory(PJRT_Executable_GetCompiledMemoryStats_Args *args) {
+  if (fake_optimal_seconds < 0) return fail(PJRT_Error_Code_UNIMPLEMENTED, "no %s", "statistics");
+  args->generated_code_size_in_bytes = 1;
+  args->argument_size_in_bytes = 2;
+  args->output_size_in_bytes = 3;
+  args->alias_size_in_bytes = 4;
+  args->temp_size_in_bytes = 5;
   return NULL;
 }
 
@@ -193,6 +241,11 @@ EXPORT const PJRT_Api *GetPjrtApi(void) {
       .PJRT_LoadedExecutable_GetExecutable = get_executable,
       .PJRT_LoadedExecutable_Execute = execute,
       .PJRT_Buffer_Destroy = buffer_destroy,
+      .PJRT_TopologyDescription_Create = topology_create,
+      .PJRT_TopologyDescription_Destroy = topology_destroy,
+      .PJRT_Compile = topology_compile,
+      .PJRT_Executable_GetCostAnalysis = cost_analysis,
+      .PJRT_Executable_GetCompiledMemoryStats = compiled_memory,
       .PJRT_Event_Destroy = (PJRT_Event_Destroy *)unexpected,
       .PJRT_Event_IsReady = (PJRT_Event_IsReady *)unexpected,
       .PJRT_Event_Await = (PJRT_Event_Await *)unexpected,
@@ -207,6 +260,7 @@ EXPORT const PJRT_Api *GetPjrtApi(void) {
   if (has_fault("major")) api.pjrt_api_version.major_version++;
   if (has_fault("minor")) api.pjrt_api_version.minor_version = 56;
   if (has_fault("short")) api.struct_size = offsetof(PJRT_Api, PJRT_Buffer_ToHostBuffer);
+  if (has_fault("topology")) api.PJRT_Compile = NULL;
   if (has_fault("hole")) api.PJRT_Event_OnReady = NULL;
   return &api;
 }

@@ -728,6 +728,35 @@ static void compile_all(size_t count, const case_of *cases) {
   tt_client_destroy(client);
 }
 
+// x / y or its remainder of a dtype on a target; does the text hold a division of 64-bit integers?
+static bool divides_wide(bool is_tpu, tt_dtype dtype, bool remainder) {
+  tt_target target = {.is_tpu = is_tpu};
+  tt_builder *b;
+  CHECK_OK(tt_builder_create(&target, &b));
+  tt_value *x = matrix(b, dtype), *y = matrix(b, dtype);
+  tt_value *result = remainder ? tt_hlo_remainder(b, x, y) : tt_hlo_divide(b, x, y);
+  const char *text;
+  int64_t size;
+  CHECK_OK(tt_builder_finish(b, 1, &result, &text, &size));
+  bool wide = false;
+  for (const char *line = text; line; line = strchr(line + 1, '\n')) {
+    const char *end = strchr(line + 1, '\n');
+    size_t length = end ? (size_t)(end - line) : strlen(line);
+    bool divides = memmem(line, length, "stablehlo.divide", 16) || memmem(line, length, "stablehlo.remainder", 19);
+    wide |= divides && memmem(line, length, "i64>", 4);
+  }
+  tt_builder_free(b);
+  return wide;
+}
+
+TEST(hlo_wide_division_is_written_out_for_a_tpu) {
+  for (int remainder = 0; remainder < 2; ++remainder) {
+    CHECK(divides_wide(false, TT_S64, remainder));
+    CHECK(!divides_wide(true, TT_S64, remainder));
+    CHECK(!divides_wide(true, TT_U64, remainder));
+  }
+}
+
 PLUGIN_TEST(hlo_plugins_take_every_constant) {
   case_of cases[TT_DTYPE_COUNT - 1];
   for (int i = 0; i < TT_DTYPE_COUNT - 1; ++i) cases[i] = (case_of){(tt_dtype)(i + 1), build_constants};
