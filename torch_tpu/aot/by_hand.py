@@ -123,6 +123,20 @@ CALLS: dict[str, Callable[[], Any]] = {
     "_native_batch_norm_legit_no_training": lambda: _batch_norm(aten._native_batch_norm_legit_no_training),
     "_batch_norm_with_update_functional": lambda: _batch_norm(aten._batch_norm_with_update_functional),
     "_batch_norm_no_update": lambda: _batch_norm(aten._batch_norm_no_update),
+    "glu_jvp": lambda: aten.glu_jvp(_f(2, 2), _f(2, 4), _f(2, 4), 1),
+    "glu_backward_jvp": lambda: aten.glu_backward_jvp(_f(2, 4), _f(2, 2), _f(2, 4), _f(2, 2), _f(2, 4), 1),
+    "fake_quantize_per_channel_affine_cachemask": lambda: aten.fake_quantize_per_channel_affine_cachemask(
+        _f(2, 3), _f(2), _i(2).to(torch.int32), 0, 0, 255
+    ),
+    "_fake_quantize_learnable_per_tensor_affine_backward": lambda: aten._fake_quantize_learnable_per_tensor_affine_backward(
+        _f(2, 3), _f(2, 3), _f(1), _f(1), 0, 255
+    ),
+    "_fake_quantize_learnable_per_channel_affine": lambda: aten._fake_quantize_learnable_per_channel_affine(
+        _f(2, 3), _f(2), _f(2), 0, 0, 255
+    ),
+    "_fake_quantize_learnable_per_channel_affine_backward": lambda: aten._fake_quantize_learnable_per_channel_affine_backward(
+        _f(2, 3), _f(2, 3), _f(2), _f(2), 0, 0, 255
+    ),
     "nll_loss2d_forward": lambda: aten.nll_loss2d_forward(_f(2, 3, 4, 4), _i(2, 4, 4), _f(3), 1, -100),
     "nll_loss2d_backward": lambda: aten.nll_loss2d_backward(_f(), _f(2, 3, 4, 4), _i(2, 4, 4), _f(3), 1, -100, _f()),
     "searchsorted.Scalar": lambda: aten.searchsorted.Scalar(_f(5), 0.5),
