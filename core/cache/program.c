@@ -66,8 +66,10 @@ tt_status tt_program_get(tt_client *client, const char *text, int64_t size, cons
 static int64_t count_lines(FILE *file) {
   char block[1 << 14];
   int64_t lines = 0;
-  for (size_t size; (size = fread(block, 1, sizeof block, file)) > 0;)
+  while (!feof(file) && !ferror(file)) {
+    size_t size = fread(block, 1, sizeof block, file);
     for (size_t i = 0; i < size; ++i) lines += block[i] == '\n';
+  }
   return lines;
 }
 
