@@ -142,8 +142,6 @@ def test_unsupported_transfers():
         torch.zeros(2, dtype=torch.complex32).to("tpu")
     with pytest.raises(NotImplementedError, match="QInt8 is not supported on TPU; nearest supported dtype is Char"):
         torch._empty_affine_quantized([2], scale=1.0, zero_point=0, dtype=torch.qint8).to("tpu")
-    with pytest.raises(NotImplementedError, match="sparse tensors are not supported on TPU"):
-        torch.eye(2).to_sparse().to("tpu")
 
 
 # --- transfers -------------------------------------------------------------------------------------------------------------
