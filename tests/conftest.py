@@ -18,6 +18,12 @@ def _seed():
 
 
 @pytest.fixture
+def no_fallback(monkeypatch):
+    """Nothing may run on the CPU, gradients included."""
+    monkeypatch.setattr(torch.tpu, "fallback", "error")
+
+
+@pytest.fixture
 def full_float32():
     """Products of float32 in full, as the CPU multiplies."""
     with torch.tpu.precision("highest"):

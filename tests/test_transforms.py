@@ -9,11 +9,7 @@ from torch.utils.checkpoint import checkpoint
 WEIGHT, X = torch.randn(3, 4), torch.randn(5, 4)
 
 
-@pytest.fixture(autouse=True)
-def _exact_and_on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback", "full_float32")
 
 
 def check(function, *args):

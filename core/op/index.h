@@ -64,6 +64,8 @@ static inline tt_value *tt_accumulate(tt_builder *b, tt_value *x, tt_value *y) {
 tt_value *tt_corner(tt_builder *b, tt_value *x, const int64_t *sizes, int keep);
 // x with its corner at the origin replaced.
 tt_value *tt_put_corner(tt_builder *b, tt_value *x, tt_value *corner);
+// The permutation that brings `dim` to the front and the one that undoes it.
+void tt_dim_first(int rank, int dim, int *order, int *back);
 // A value of rank 0 as one of rank 1; others as they are.
 tt_value *tt_at_least_1d(tt_builder *b, tt_value *x);
 tt_value *tt_flat(tt_builder *b, tt_value *x); // rank 1

@@ -38,6 +38,13 @@ bool tt_check_index_dtype(tt_lowering *l, int arg, const char *op) {
 
 tt_value *tt_at_least_1d(tt_builder *b, tt_value *x) { return x->rank > 0 ? x : tt_hlo_unsqueeze_dim(b, x, 0); }
 
+void tt_dim_first(int rank, int dim, int *order, int *back) {
+  for (int i = 0; i < rank; ++i) {
+    order[i] = i == 0 ? dim : i <= dim ? i - 1 : i;
+    back[order[i]] = i;
+  }
+}
+
 tt_value *tt_flat(tt_builder *b, tt_value *x) {
   int64_t count = tt_value_count(x);
   return tt_hlo_reshape(b, x, 1, &count);

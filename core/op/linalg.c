@@ -117,7 +117,7 @@ tt_value *tt_product(tt_builder *b, tt_value *x, tt_value *y) {
 
 tt_value *tt_triangle(tt_builder *b, tt_value *x, bool upper, int offset) {
   tt_value *row = tt_hlo_iota(b, TT_S32, 3, x->dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, x->dims, 2);
-  return tt_zero_unless(b, tt_hlo_compare(b, upper ? TT_GE : TT_LE, column, tt_plus(b, row, offset)), x);
+  return tt_zero_unless(b, tt_hlo_compare(b, upper ? TT_GE : TT_LE, column, tt_add_constant(b, row, offset)), x);
 }
 
 tt_value *tt_identity(tt_builder *b, tt_dtype dtype, int64_t batch, int64_t rows, int64_t columns) {
@@ -131,7 +131,7 @@ tt_value *tt_hermitian(tt_builder *b, tt_value *x, bool upper) {
   tt_value *diagonal = tt_real_as(b, tt_hlo_real(b, tt_diagonal(b, x)), x);
   tt_value *unit = tt_identity(b, x->dtype, x->dims[0], x->dims[1], x->dims[2]);
   tt_value *on_diagonal =
-      tt_hlo_select(b, tt_is(b, TT_NE, unit, 0), tt_down(b, diagonal, x), tt_hlo_constant_like(b, x, 0));
+      tt_hlo_select(b, tt_compare_constant(b, TT_NE, unit, 0), tt_down(b, diagonal, x), tt_hlo_constant_like(b, x, 0));
   return tt_hlo_add(b, on_diagonal, tt_hlo_add(b, strict, tt_adjoint(b, strict)));
 }
 
@@ -273,7 +273,7 @@ static void one_turn(tt_builder *b, tt_value *const *carried, tt_value **results
   const loop *one = user;
   memcpy(results, carried, (size_t)(one->values + 1) * sizeof(tt_value *));
   one->turn(b, carried[0], results + 1, one->user);
-  results[0] = tt_plus(b, carried[0], 1);
+  results[0] = tt_add_constant(b, carried[0], 1);
 }
 
 void tt_repeat(tt_builder *b, int64_t count, int value_count, tt_value **values, tt_turn turn, void *user) {
@@ -286,18 +286,6 @@ void tt_repeat(tt_builder *b, int64_t count, int value_count, tt_value **values,
 }
 
 // --- scalars and sums -------------------------------------------------------------------------------------------------------------
-
-tt_value *tt_plus(tt_builder *b, tt_value *x, double c) {
-  return c == 0 ? x : tt_hlo_add(b, x, tt_hlo_constant_like(b, x, c));
-}
-
-tt_value *tt_times(tt_builder *b, tt_value *x, double c) {
-  return tt_hlo_multiply(b, x, tt_hlo_constant_like(b, x, c));
-}
-
-tt_value *tt_is(tt_builder *b, tt_compare how, tt_value *x, double c) {
-  return tt_hlo_compare(b, how, x, tt_hlo_constant_like(b, x, c));
-}
 
 tt_value *tt_zero_unless(tt_builder *b, tt_value *keep, tt_value *x) {
   return tt_hlo_select(b, keep, x, tt_hlo_constant_like(b, x, 0));
@@ -321,7 +309,7 @@ tt_value *tt_max_last(tt_builder *b, tt_value *x) {
 tt_value *tt_norm_last(tt_builder *b, tt_value *x) {
   tt_value *size = tt_hlo_abs(b, x), *most = tt_max_last(b, size);
   // The greatest element; 1 where that is zero, infinite or NaN.
-  tt_value *usable = tt_hlo_and(b, tt_is(b, TT_GT, most, 0), tt_hlo_is_finite(b, most));
+  tt_value *usable = tt_hlo_and(b, tt_compare_constant(b, TT_GT, most, 0), tt_hlo_is_finite(b, most));
   tt_value *scale = tt_hlo_select(b, usable, most, tt_hlo_constant_like(b, most, 1));
   int map[3] = {0, 1, 2};
   tt_value *part = tt_hlo_divide(b, size, tt_hlo_broadcast_in_dim(b, scale, size->rank, size->dims, map));

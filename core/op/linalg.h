@@ -7,7 +7,7 @@
 #ifndef TT_OP_LINALG_H_
 #define TT_OP_LINALG_H_
 
-#include "op/lowering.h"
+#include "op/pointwise.h"
 
 enum { TT_BATCH_MAX = 64 }; // batch dims: the builder refuses values of more
 
@@ -79,9 +79,6 @@ typedef void (*tt_turn)(tt_builder *b, tt_value *index, tt_value **values, void 
 void tt_repeat(tt_builder *b, int64_t count, int value_count, tt_value **values, tt_turn turn, void *user);
 
 // --- scalars and sums -----------------------------------------------------------------------------------------------------------------
-tt_value *tt_plus(tt_builder *b, tt_value *x, double c);
-tt_value *tt_times(tt_builder *b, tt_value *x, double c);
-tt_value *tt_is(tt_builder *b, tt_compare how, tt_value *x, double c);
 tt_value *tt_zero_unless(tt_builder *b, tt_value *keep, tt_value *x);
 // A real value as one of x's dtype.
 tt_value *tt_real_as(tt_builder *b, tt_value *real, const tt_value *x);

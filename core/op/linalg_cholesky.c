@@ -19,13 +19,13 @@ static void one_column(tt_builder *b, tt_value *index, tt_value **values, void *
   row = tt_zero_unless(b, tt_positions(b, row, 1, TT_LT, index), tt_conjugate(b, row));
   tt_value *known = tt_product(b, panel, tt_hlo_unsqueeze_dim(b, row, 2));
   tt_value *rest = tt_hlo_subtract(b, column, tt_hlo_squeeze_dim(b, known, 2));
-  tt_value *pivot = tt_hlo_real(b, tt_entry(b, rest, at)), *good = tt_is(b, TT_GT, pivot, 0);
+  tt_value *pivot = tt_hlo_real(b, tt_entry(b, rest, at)), *good = tt_compare_constant(b, TT_GT, pivot, 0);
   tt_value *root = tt_hlo_sqrt(b, pivot);
   tt_value *below = tt_hlo_divide(b, rest, tt_each(b, tt_real_as(b, root, rest), rest));
   below = tt_zero_unless(b, tt_positions(b, rest, 1, TT_GT, at), below);
   rest = tt_hlo_select(b, tt_positions(b, rest, 1, TT_EQ, at), tt_each(b, tt_real_as(b, root, rest), rest), below);
-  tt_value *running = tt_is(b, TT_EQ, info, 0);
-  tt_value *order = tt_hlo_broadcast_like(b, tt_plus(b, at, 1), info);
+  tt_value *running = tt_compare_constant(b, TT_EQ, info, 0);
+  tt_value *order = tt_hlo_broadcast_like(b, tt_add_constant(b, at, 1), info);
   info = tt_hlo_select(b, tt_hlo_and(b, running, tt_hlo_not(b, good)), order, info);
   rest = tt_hlo_select(b, tt_each(b, tt_hlo_and(b, running, good), rest), rest, column);
   values[MATRIX] = tt_with_column(b, panel, index, rest);
@@ -34,12 +34,12 @@ static void one_column(tt_builder *b, tt_value *index, tt_value **values, void *
 
 static void one_panel(tt_builder *b, tt_value *index, tt_value **values, void *user) {
   (void)user;
-  tt_value *factor = values[FACTOR], *first = tt_times(b, index, PANEL);
+  tt_value *factor = values[FACTOR], *first = tt_multiply_constant(b, index, PANEL);
   tt_value *done = tt_zero_unless(b, tt_positions(b, factor, 2, TT_LT, first), factor);
   tt_value *rows = tt_rows_from(b, done, first, PANEL);
   tt_value *panel = tt_columns_from(b, factor, first, PANEL);
   tt_value *rest = tt_hlo_subtract(b, panel, tt_product(b, done, tt_adjoint(b, rows)));
-  rest = tt_hlo_select(b, tt_each(b, tt_is(b, TT_EQ, values[FACTOR_INFO], 0), panel), rest, panel);
+  rest = tt_hlo_select(b, tt_each(b, tt_compare_constant(b, TT_EQ, values[FACTOR_INFO], 0), panel), rest, panel);
   // Above the diagonal there are zeros.
   tt_value *row = tt_hlo_iota(b, TT_S32, 3, rest->dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, rest->dims, 2);
   column = tt_hlo_add(b, column, tt_hlo_broadcast_like(b, first, column));
@@ -64,7 +64,7 @@ static tt_value *factor_of(tt_builder *b, tt_value *a, tt_value **out_info) {
   // Padded with the identity, whose factor is itself.
   tt_value *wide = tt_matrix_corner(b, a, padded, padded);
   tt_value *row = tt_hlo_iota(b, TT_S32, 3, wide->dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, wide->dims, 2);
-  tt_value *one = tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, column), tt_is(b, TT_GE, row, (double)n));
+  tt_value *one = tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, column), tt_compare_constant(b, TT_GE, row, (double)n));
   wide = tt_hlo_select(b, one, tt_hlo_constant_like(b, wide, 1), wide);
   tt_value *values[] = {wide, info};
   tt_repeat(b, panels, 2, values, one_panel, NULL);

@@ -12,20 +12,20 @@ enum { POWER, LEFT, CARRIED }; // what the squarings carry; LEFT: how many each 
 
 static void squarings_left(tt_builder *b, tt_value *const *carried, tt_value **results, void *user) {
   (void)user;
-  results[0] = tt_is(b, TT_GT, tt_max_last(b, carried[LEFT]), 0);
+  results[0] = tt_compare_constant(b, TT_GT, tt_max_last(b, carried[LEFT]), 0);
 }
 
 static void square(tt_builder *b, tt_value *const *carried, tt_value **results, void *user) {
   (void)user;
-  tt_value *x = carried[POWER], *wanted = tt_is(b, TT_GT, carried[LEFT], 0);
+  tt_value *x = carried[POWER], *wanted = tt_compare_constant(b, TT_GT, carried[LEFT], 0);
   results[POWER] = tt_hlo_select(b, tt_each(b, wanted, x), tt_product(b, x, x), x);
-  results[LEFT] = tt_plus(b, carried[LEFT], -1);
+  results[LEFT] = tt_add_constant(b, carried[LEFT], -1);
 }
 
 // The smallest s >= 0 with norm / 2^s <= bound.
 static tt_value *count_squarings(tt_builder *b, tt_value *norm, double bound) {
-  tt_value *halvings =
-      tt_hlo_divide(b, tt_hlo_log(b, tt_times(b, norm, 1 / bound)), tt_hlo_constant_like(b, norm, 0.6931471805599453));
+  tt_value *halvings = tt_hlo_divide(b, tt_hlo_log(b, tt_multiply_constant(b, norm, 1 / bound)),
+                                     tt_hlo_constant_like(b, norm, 0.6931471805599453));
   tt_value *low = tt_hlo_constant_like(b, norm, 0), *high = tt_hlo_constant_like(b, norm, MOST_SQUARINGS);
   // Nothing to gain where the norm is infinite or NaN.
   halvings = tt_hlo_select(b, tt_hlo_is_finite(b, norm), tt_hlo_clamp(b, low, tt_hlo_ceil(b, halvings), high), low);
@@ -39,7 +39,7 @@ static tt_value *coefficients_of(tt_builder *b, tt_value *const *powers, int fir
   for (int k = 2; k < first; ++k) factorial *= k;
   for (int k = 0; k < count; ++k) {
     if (first + k > 0) factorial *= first + k;
-    tt_value *term = tt_times(b, powers[k], 1 / factorial);
+    tt_value *term = tt_multiply_constant(b, powers[k], 1 / factorial);
     sum = sum ? tt_hlo_add(b, sum, term) : term;
   }
   return sum;

@@ -33,11 +33,9 @@ static tt_value *inner_product(tt_builder *b, tt_value *x, tt_value *y) {
   return tt_sum_last(b, tt_hlo_multiply(b, x, tt_conjugate(b, y)));
 }
 
-static tt_value *square(tt_builder *b, tt_value *x) { return tt_hlo_multiply(b, x, x); }
-
 static tt_value *squared_length(tt_builder *b, tt_value *x) {
-  tt_value *sum = square(b, tt_hlo_real(b, x));
-  if (tt_dtype_is_complex(x->dtype)) sum = tt_hlo_add(b, sum, square(b, tt_hlo_imag(b, x)));
+  tt_value *sum = tt_square(b, tt_hlo_real(b, x));
+  if (tt_dtype_is_complex(x->dtype)) sum = tt_hlo_add(b, sum, tt_square(b, tt_hlo_imag(b, x)));
   return tt_sum_last(b, sum);
 }
 
@@ -61,17 +59,17 @@ static void one_round(tt_builder *b, tt_value *index, tt_value **values, void *u
   tt_value *inner = inner_product(b, matrix_part(b, j, x), matrix_part(b, j, y)), *size = tt_hlo_abs(b, inner);
   tt_value *zero = tt_hlo_constant_like(b, size, 0), *one = tt_hlo_constant_like(b, size, 1);
   tt_value *lengths = tt_hlo_multiply(b, tt_hlo_sqrt(b, xx), tt_hlo_sqrt(b, yy));
-  tt_value *turns = tt_hlo_and(b, tt_is(b, TT_GT, size, 0), tt_is(b, TT_GT, lengths, 0));
+  tt_value *turns = tt_hlo_and(b, tt_compare_constant(b, TT_GT, size, 0), tt_compare_constant(b, TT_GT, lengths, 0));
   tt_value *cosine = tt_hlo_divide(b, size, tt_hlo_select(b, turns, lengths, one));
   cosine = tt_hlo_select(b, turns, cosine, zero);
   // t = tan of the angle: t^2 + 2 zeta t = 1.
   tt_value *safe = tt_hlo_select(b, turns, size, one);
-  tt_value *zeta = tt_hlo_divide(b, tt_hlo_subtract(b, yy, xx), tt_times(b, safe, 2));
-  tt_value *root = tt_hlo_sqrt(b, tt_plus(b, square(b, zeta), 1));
+  tt_value *zeta = tt_hlo_divide(b, tt_hlo_subtract(b, yy, xx), tt_multiply_constant(b, safe, 2));
+  tt_value *root = tt_hlo_sqrt(b, tt_add_constant(b, tt_square(b, zeta), 1));
   tt_value *tangent = tt_hlo_divide(b, one, tt_hlo_add(b, tt_hlo_abs(b, zeta), root));
-  tangent = tt_hlo_select(b, tt_is(b, TT_LT, zeta, 0), tt_hlo_negate(b, tangent), tangent);
+  tangent = tt_hlo_select(b, tt_compare_constant(b, TT_LT, zeta, 0), tt_hlo_negate(b, tangent), tangent);
   tangent = tt_hlo_select(b, turns, tangent, zero);
-  tt_value *c = tt_hlo_divide(b, one, tt_hlo_sqrt(b, tt_plus(b, square(b, tangent), 1)));
+  tt_value *c = tt_hlo_divide(b, one, tt_hlo_sqrt(b, tt_add_constant(b, tt_square(b, tangent), 1)));
   tt_value *s = tt_hlo_multiply(b, c, tangent), *change = tt_hlo_multiply(b, tangent, size);
   values[FIRST_SQUARES] = tt_hlo_subtract(b, xx, change);
   values[SECOND_SQUARES] = tt_hlo_add(b, yy, change);
@@ -82,7 +80,7 @@ static void one_round(tt_builder *b, tt_value *index, tt_value **values, void *u
   y = tt_hlo_multiply(b, y, tt_down(b, phase, y));
   // x - s (y + h x) and y + s (x - h y) with h = s / (1 + c), the tangent of half the angle: c x - s y and s x + c y, but small
   // angles do not round c, whose errors would add up over the rounds (Rutishauser).
-  tt_value *h = tt_hlo_divide(b, s, tt_plus(b, c, 1));
+  tt_value *h = tt_hlo_divide(b, s, tt_add_constant(b, c, 1));
   tt_value *sine = tt_down(b, tt_real_as(b, s, x), x), *half = tt_down(b, tt_real_as(b, h, x), x);
   tt_value *to_x = tt_hlo_add(b, y, tt_hlo_multiply(b, half, x)),
            *to_y = tt_hlo_subtract(b, x, tt_hlo_multiply(b, half, y));
@@ -102,13 +100,13 @@ static void one_sweep(tt_builder *b, tt_value *const *carried, tt_value **result
   results[SWEEP_FIRST] = rounds[FIRST_ROWS];
   results[SWEEP_SECOND] = rounds[SECOND_ROWS];
   results[SWEEP_COSINE] = rounds[COSINE];
-  results[SWEEP_COUNT] = tt_plus(b, carried[SWEEP_COUNT], 1);
+  results[SWEEP_COUNT] = tt_add_constant(b, carried[SWEEP_COUNT], 1);
 }
 
 static void sweeps_left(tt_builder *b, tt_value *const *carried, tt_value **results, void *user) {
   const jacobi *j = user;
-  tt_value *open = tt_is(b, TT_GT, carried[SWEEP_COSINE], j->tolerance); // NaN ends it too
-  results[0] = tt_hlo_and(b, open, tt_is(b, TT_LT, carried[SWEEP_COUNT], MOST_SWEEPS));
+  tt_value *open = tt_compare_constant(b, TT_GT, carried[SWEEP_COSINE], j->tolerance); // NaN ends it too
+  results[0] = tt_hlo_and(b, open, tt_compare_constant(b, TT_LT, carried[SWEEP_COUNT], MOST_SWEEPS));
 }
 
 tt_value *tt_orthogonalize_rows(tt_builder *b, tt_value *x, tt_value **out_v) {

@@ -51,13 +51,13 @@ static choice choose(tt_builder *b, tt_value *x, tt_value *at, tt_value *active)
   tt_value *row_most = tt_max_last(b, tt_zero_unless(b, counted, other));
   tt_value *diagonal = tt_max_last(b, tt_zero_unless(b, tt_positions(b, other, 1, TT_EQ, place), other));
 
-  tt_value *zero = tt_hlo_or(b, tt_is(b, TT_EQ, tt_hlo_maximum(b, own, most), 0), tt_hlo_is_nan(b, own));
-  tt_value *bound = tt_times(b, most, ALPHA);
+  tt_value *zero = tt_hlo_or(b, tt_compare_constant(b, TT_EQ, tt_hlo_maximum(b, own, most), 0), tt_hlo_is_nan(b, own));
+  tt_value *bound = tt_multiply_constant(b, most, ALPHA);
   tt_value *stay = tt_hlo_compare(b, TT_GE, own, bound);
-  tt_value *ratio = tt_hlo_multiply(b, most, reciprocal_if(b, tt_is(b, TT_GT, row_most, 0), row_most));
+  tt_value *ratio = tt_hlo_multiply(b, most, reciprocal_if(b, tt_compare_constant(b, TT_GT, row_most, 0), row_most));
   stay = tt_hlo_or(b, stay, tt_hlo_compare(b, TT_GE, own, tt_hlo_multiply(b, bound, ratio)));
   stay = tt_hlo_or(b, tt_hlo_or(b, stay, zero), tt_hlo_not(b, active));
-  tt_value *exchanged = tt_hlo_compare(b, TT_GE, diagonal, tt_times(b, row_most, ALPHA));
+  tt_value *exchanged = tt_hlo_compare(b, TT_GE, diagonal, tt_multiply_constant(b, row_most, ALPHA));
   return (choice){.zero = zero,
                   .two = tt_hlo_not(b, tt_hlo_or(b, stay, exchanged)),
                   .pivot = tt_hlo_select(b, stay, tt_hlo_broadcast_like(b, at, place), place)};
@@ -66,7 +66,7 @@ static choice choose(tt_builder *b, tt_value *x, tt_value *at, tt_value *active)
 // Subtracts what the block at `at` eliminates; its columns become those of L.
 static tt_value *eliminate(tt_builder *b, tt_value *x, tt_value *at, tt_value *active, const choice *c,
                            bool hermitian) {
-  tt_value *next = tt_plus(b, at, 1), *ones = tt_column(b, x, at), *twos = tt_column(b, x, next);
+  tt_value *next = tt_add_constant(b, at, 1), *ones = tt_column(b, x, at), *twos = tt_column(b, x, next);
   tt_value *a = tt_entry(b, ones, at), *off = tt_entry(b, ones, next), *d = tt_entry(b, twos, next);
   tt_value *single = tt_hlo_and(b, active, tt_hlo_not(b, tt_hlo_or(b, c->zero, c->two)));
   tt_value *last =
@@ -110,20 +110,20 @@ static void one_column(tt_builder *b, tt_value *at, tt_value **values, void *use
   choice c = choose(b, x, at, active);
   // Rows and columns from this one on change places.
   tt_value *place = tt_hlo_broadcast_like(b, at, c.pivot);
-  tt_value *moved = tt_hlo_select(b, c.two, tt_plus(b, place, 1), place);
+  tt_value *moved = tt_hlo_select(b, c.two, tt_add_constant(b, place, 1), place);
   tt_value *from = tt_hlo_select(b, active, c.pivot, moved), *any = tt_column(b, x, at);
   tt_value *trailing = tt_positions(b, any, 1, TT_GE, at);
   x = exchange_rows(b, x, moved, from, trailing);
   x = tt_transposed(b, exchange_rows(b, tt_transposed(b, x), moved, from, trailing));
   values[MATRIX] = eliminate(b, x, at, active, &c, hermitian);
 
-  tt_value *pivot = tt_plus(b, c.pivot, 1), *pivots = values[PIVOTS], *next = tt_plus(b, at, 1);
+  tt_value *pivot = tt_add_constant(b, c.pivot, 1), *pivots = values[PIVOTS], *next = tt_add_constant(b, at, 1);
   pivot = tt_hlo_select(b, c.two, tt_hlo_negate(b, pivot), pivot);
   pivot = tt_hlo_select(b, active, pivot, tt_entry(b, pivots, at));
   pivots = tt_with_entry(b, pivots, at, pivot);
   values[PIVOTS] = tt_with_entry(b, pivots, next, tt_hlo_select(b, c.two, pivot, tt_entry(b, pivots, next)));
-  tt_value *failed = tt_hlo_and(b, tt_hlo_and(b, active, c.zero), tt_is(b, TT_EQ, info, 0));
-  values[INFO] = tt_hlo_select(b, failed, tt_plus(b, place, 1), info);
+  tt_value *failed = tt_hlo_and(b, tt_hlo_and(b, active, c.zero), tt_compare_constant(b, TT_EQ, info, 0));
+  values[INFO] = tt_hlo_select(b, failed, tt_add_constant(b, place, 1), info);
   values[SECOND] = c.two;
 }
 
@@ -152,9 +152,10 @@ enum { UNPACKED, ORDER, FIRSTS, AFTER_FIRST, GIVEN, UNPACK_VALUES }; // FIRSTS [
 static void unpack_column(tt_builder *b, tt_value *at, tt_value **values, void *user) {
   (void)user;
   tt_value *pivot = tt_entry(b, values[GIVEN], at), *after = values[AFTER_FIRST], *x = values[UNPACKED];
-  tt_value *first = tt_hlo_and(b, tt_is(b, TT_LT, pivot, 0), tt_hlo_not(b, after));
-  tt_value *place = tt_hlo_broadcast_like(b, at, pivot), *moved = tt_hlo_select(b, first, tt_plus(b, place, 1), place);
-  tt_value *from = tt_hlo_select(b, after, moved, tt_plus(b, tt_hlo_abs(b, pivot), -1));
+  tt_value *first = tt_hlo_and(b, tt_compare_constant(b, TT_LT, pivot, 0), tt_hlo_not(b, after));
+  tt_value *place = tt_hlo_broadcast_like(b, at, pivot),
+           *moved = tt_hlo_select(b, first, tt_add_constant(b, place, 1), place);
+  tt_value *from = tt_hlo_select(b, after, moved, tt_add_constant(b, tt_hlo_abs(b, pivot), -1));
   tt_value *earlier = tt_positions(b, tt_column(b, x, at), 1, TT_LT, at);
   values[UNPACKED] = exchange_rows(b, x, moved, from, earlier);
   tt_value *order = tt_hlo_unsqueeze_dim(b, values[ORDER], 2),
@@ -212,7 +213,7 @@ void tt_lower_linalg_ldl_solve(tt_lowering *l) {
     // L has no element where D has one.
     tt_value *row = tt_hlo_iota(b, TT_S32, 3, x->dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, x->dims, 2);
     tt_value *in_block =
-        tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, tt_plus(b, column, 1)), tt_across(b, values[FIRSTS], x));
+        tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, tt_add_constant(b, column, 1)), tt_across(b, values[FIRSTS], x));
     tt_value *lower = tt_zero_unless(b, tt_hlo_not(b, in_block), x),
              *other = hermitian ? tt_adjoint(b, lower) : tt_transposed(b, lower);
     y = tt_solve_triangular(b, lower, tt_permute_rows(b, y, values[ORDER]), false, true);

@@ -32,7 +32,7 @@ static least_squares by_svd(tt_builder *b, tt_value *a, tt_value *y, double thre
   bool wide = a->dims[1] < a->dims[2];
   tt_svd svd = tt_svd_of(b, wide ? tt_adjoint(b, a) : a, true, false);
   tt_value *u = wide ? svd.v : svd.u, *v = wide ? svd.u : svd.v, *s = svd.s;
-  tt_value *limit = tt_times(b, tt_max_last(b, s), threshold);
+  tt_value *limit = tt_multiply_constant(b, tt_max_last(b, s), threshold);
   tt_value *kept = tt_hlo_compare(b, TT_GT, s, tt_each(b, limit, s));
   tt_value *one = tt_hlo_constant_like(b, s, 1);
   tt_value *inverse = tt_zero_unless(b, kept, tt_hlo_divide(b, one, tt_hlo_select(b, kept, s, one)));

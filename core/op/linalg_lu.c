@@ -27,7 +27,8 @@ static tt_value *find_pivot(tt_builder *b, tt_value *column, tt_value *at) {
   tt_value *row = tt_hlo_iota(b, TT_S32, 2, column->dims, 1),
            *none = tt_hlo_constant_like(b, row, (double)row->dims[1]);
   tt_value *found = tt_hlo_reduce(b, tt_hlo_select(b, greatest, row, none), TT_REDUCE_MIN, 1, (int[]){1});
-  return tt_hlo_select(b, tt_is(b, TT_LT, found, (double)row->dims[1]), found, tt_hlo_broadcast_like(b, at, found));
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, found, (double)row->dims[1]), found,
+                       tt_hlo_broadcast_like(b, at, found));
 }
 
 // Element i of `x` [batch, rows(, columns)] where the row is `at`, and the other way round.
@@ -49,7 +50,7 @@ static void one_column(tt_builder *b, tt_value *index, tt_value **values, void *
     values[ORDER] = exchange(b, values[ORDER], at, pivot);
   }
   tt_value *column = tt_column(b, panel, index), *row = tt_row(b, panel, at), *corner = tt_entry(b, row, index);
-  tt_value *is_zero = tt_is(b, TT_EQ, corner, 0), *zero = tt_hlo_constant_like(b, corner, 0);
+  tt_value *is_zero = tt_compare_constant(b, TT_EQ, corner, 0), *zero = tt_hlo_constant_like(b, corner, 0);
   tt_value *divisor = tt_hlo_select(b, is_zero, tt_hlo_constant_like(b, corner, 1), corner);
   tt_value *below = tt_positions(b, column, 1, TT_GT, at);
   tt_value *factor = tt_zero_unless(b, below, tt_hlo_divide(b, column, tt_each(b, divisor, column)));
@@ -58,11 +59,11 @@ static void one_column(tt_builder *b, tt_value *index, tt_value **values, void *
   // Columns at and before this one are left alone, for there the row is zero.
   panel = tt_hlo_subtract(b, panel, tt_hlo_multiply(b, tt_down(b, factor, panel), tt_across(b, row, panel)));
   values[COLUMNS] = tt_with_column(b, panel, index, column);
-  values[PIVOTS] = tt_with_entry(b, values[PIVOTS], index, tt_plus(b, pivot, 1));
-  tt_value *first_zero = tt_hlo_and(b, tt_is(b, TT_EQ, info, 0), tt_hlo_compare(b, TT_EQ, corner, zero));
-  tt_value *inside = tt_is(b, TT_LT, at, (double)f->columns); // not in the padding
+  values[PIVOTS] = tt_with_entry(b, values[PIVOTS], index, tt_add_constant(b, pivot, 1));
+  tt_value *first_zero = tt_hlo_and(b, tt_compare_constant(b, TT_EQ, info, 0), tt_hlo_compare(b, TT_EQ, corner, zero));
+  tt_value *inside = tt_compare_constant(b, TT_LT, at, (double)f->columns); // not in the padding
   first_zero = tt_hlo_and(b, first_zero, tt_hlo_broadcast_like(b, inside, first_zero));
-  values[INFO] = tt_hlo_select(b, first_zero, tt_hlo_broadcast_like(b, tt_plus(b, at, 1), info), info);
+  values[INFO] = tt_hlo_select(b, first_zero, tt_hlo_broadcast_like(b, tt_add_constant(b, at, 1), info), info);
 }
 
 // Eliminates `count` columns of values[COLUMNS].
@@ -74,7 +75,8 @@ static void eliminate(tt_builder *b, int64_t count, tt_value **values, factoriza
 }
 
 static void one_panel(tt_builder *b, tt_value *index, tt_value **values, void *user) {
-  tt_value *first = tt_times(b, index, PANEL), *behind = tt_plus(b, first, PANEL), *x = values[MATRIX];
+  tt_value *first = tt_multiply_constant(b, index, PANEL), *behind = tt_add_constant(b, first, PANEL),
+           *x = values[MATRIX];
   tt_value *panel[PANEL_VALUES] = {
       [COLUMNS] = tt_columns_from(b, x, first, PANEL), [INFO] = values[ALL_INFO], [FIRST] = first};
   eliminate(b, PANEL, panel, user);
@@ -118,7 +120,7 @@ tt_lu tt_lu_factor(tt_builder *b, tt_value *x, bool pivot) {
 
 static void one_exchange(tt_builder *b, tt_value *index, tt_value **values, void *user) {
   (void)user;
-  values[0] = exchange(b, values[0], index, tt_plus(b, tt_entry(b, values[1], index), -1));
+  values[0] = exchange(b, values[0], index, tt_add_constant(b, tt_entry(b, values[1], index), -1));
 }
 
 // The order that exchanges by LAPACK's pivots bring `rows` rows into.
@@ -270,10 +272,10 @@ void tt_lower_linalg_inv_ex(tt_lowering *l) {
 
 // -1 for an odd number of exchanges, else 1.
 static tt_value *parity(tt_builder *b, tt_value *pivots, tt_dtype dtype) {
-  tt_value *place = tt_plus(b, tt_hlo_iota(b, TT_S32, 2, pivots->dims, 1), 1);
+  tt_value *place = tt_add_constant(b, tt_hlo_iota(b, TT_S32, 2, pivots->dims, 1), 1);
   tt_value *count = tt_sum_last(b, tt_hlo_convert(b, tt_hlo_compare(b, TT_NE, pivots, place), TT_S32));
   tt_value *odd = tt_hlo_and(b, count, tt_hlo_constant_like(b, count, 1));
-  return tt_hlo_convert(b, tt_plus(b, tt_times(b, odd, -2), 1), dtype);
+  return tt_hlo_convert(b, tt_add_constant(b, tt_multiply_constant(b, odd, -2), 1), dtype);
 }
 
 // The factors that torch's determinants give back: of A^T where A is real and contiguous, for LAPACK reads columns first. The

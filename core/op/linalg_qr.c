@@ -57,9 +57,10 @@ static void one_column(tt_builder *b, tt_value *index, tt_value **values, void *
   tt_value *length = tt_norm_last(b, tt_zero_unless(b, tt_hlo_or(b, is_at, is_below), column));
   tt_value *rest = tt_hlo_reduce(b, tt_zero_unless(b, is_below, tt_hlo_abs(b, column)), TT_REDUCE_MAX, 1, (int[]){1});
   // Nothing to do where the column is zero below its diagonal and real on it.
-  tt_value *skip = tt_is(b, TT_EQ, rest, 0);
-  if (tt_dtype_is_complex(alpha->dtype)) skip = tt_hlo_and(b, skip, tt_is(b, TT_EQ, tt_hlo_imag(b, alpha), 0));
-  tt_value *beta = tt_hlo_select(b, tt_is(b, TT_GE, real, 0), tt_hlo_negate(b, length), length);
+  tt_value *skip = tt_compare_constant(b, TT_EQ, rest, 0);
+  if (tt_dtype_is_complex(alpha->dtype))
+    skip = tt_hlo_and(b, skip, tt_compare_constant(b, TT_EQ, tt_hlo_imag(b, alpha), 0));
+  tt_value *beta = tt_hlo_select(b, tt_compare_constant(b, TT_GE, real, 0), tt_hlo_negate(b, length), length);
   beta = tt_real_as(b, beta, alpha);
   tt_value *one = tt_hlo_constant_like(b, alpha, 1);
   tt_value *tau = tt_hlo_divide(b, tt_hlo_subtract(b, beta, alpha), tt_hlo_select(b, skip, one, beta));
@@ -87,12 +88,12 @@ static void reduce(tt_builder *b, int64_t count, tt_value **values) {
 
 static void one_panel(tt_builder *b, tt_value *index, tt_value **values, void *user) {
   (void)user;
-  tt_value *x = values[MATRIX], *first = tt_times(b, index, PANEL), *zero = tt_hlo_constant(b, TT_S32, 0);
+  tt_value *x = values[MATRIX], *first = tt_multiply_constant(b, index, PANEL), *zero = tt_hlo_constant(b, TT_S32, 0);
   tt_value *panel[PANEL_VALUES] = {[COLUMNS] = tt_columns_from(b, x, first, PANEL), [FIRST] = first};
   reduce(b, PANEL, panel);
   // The panel's Q^H acts on the columns behind it.
   tt_value *changed = apply(b, vectors(b, panel[COLUMNS], first), panel[TAU], x, true);
-  x = tt_hlo_select(b, tt_positions(b, x, 2, TT_GE, tt_plus(b, first, PANEL)), changed, x);
+  x = tt_hlo_select(b, tt_positions(b, x, 2, TT_GE, tt_add_constant(b, first, PANEL)), changed, x);
   values[MATRIX] = tt_with_columns(b, x, first, panel[COLUMNS]);
   values[ALL_TAU] = tt_hlo_dynamic_update_slice(b, values[ALL_TAU], panel[TAU], (tt_value *[]){zero, first});
 }

@@ -28,12 +28,12 @@ static tt_value *sorted_order(tt_builder *b, tt_value *x, bool descending) {
 static tt_value *polished(tt_builder *b, tt_value *v) {
   tt_value *unit = tt_identity(b, v->dtype, v->dims[0], v->dims[1], v->dims[1]);
   tt_value *rest = tt_hlo_subtract(b, unit, tt_product(b, v, tt_adjoint(b, v)));
-  return tt_hlo_add(b, v, tt_times(b, tt_product(b, rest, v), 0.5));
+  return tt_hlo_add(b, v, tt_multiply_constant(b, tt_product(b, rest, v), 0.5));
 }
 
 // A positive number for each matrix, which its elements are divided by before anything is squared: x, or 1 where that is 0.
 static tt_value *nonzero(tt_builder *b, tt_value *x) {
-  return tt_hlo_select(b, tt_is(b, TT_GT, x, 0), x, tt_hlo_constant_like(b, x, 1));
+  return tt_hlo_select(b, tt_compare_constant(b, TT_GT, x, 0), x, tt_hlo_constant_like(b, x, 1));
 }
 
 static tt_value *divided(tt_builder *b, tt_value *x, tt_value *divisor) {
@@ -48,7 +48,7 @@ static tt_value *directions(tt_builder *b, tt_value *x) {
   tt_value *a, *tau;
   tt_qr_factor(b, tt_adjoint(b, x), &a, &tau);
   tt_value *q = tt_apply_q(b, a, tau, tt_identity(b, x->dtype, x->dims[0], x->dims[1], x->dims[1]), false);
-  tt_value *turned = tt_is(b, TT_LT, tt_hlo_real(b, tt_diagonal(b, a)), 0);
+  tt_value *turned = tt_compare_constant(b, TT_LT, tt_hlo_real(b, tt_diagonal(b, a)), 0);
   return tt_hlo_select(b, tt_across(b, turned, q), tt_hlo_negate(b, q), q);
 }
 
@@ -58,7 +58,7 @@ static tt_value *bordered(tt_builder *b, tt_value *x, int64_t m, int64_t k) {
   if (n == m && n == k) return x;
   tt_value *wide = tt_matrix_corner(b, x, m, k);
   tt_value *row = tt_hlo_iota(b, TT_S32, 3, wide->dims, 1), *column = tt_hlo_iota(b, TT_S32, 3, wide->dims, 2);
-  tt_value *one = tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, column), tt_is(b, TT_GE, row, (double)n));
+  tt_value *one = tt_hlo_and(b, tt_hlo_compare(b, TT_EQ, row, column), tt_compare_constant(b, TT_GE, row, (double)n));
   return tt_hlo_select(b, one, tt_hlo_constant_like(b, wide, 1), wide);
 }
 

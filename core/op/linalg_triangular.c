@@ -65,7 +65,7 @@ static tt_value *without_diagonal_blocks(tt_builder *b, tt_value *x) {
 }
 
 static void solve_block(tt_builder *b, tt_value *index, tt_value **values, void *user) {
-  tt_value *at = place(b, user, index), *first = tt_times(b, at, BLOCK);
+  tt_value *at = place(b, user, index), *first = tt_multiply_constant(b, at, BLOCK);
   tt_value *known = tt_product(b, tt_rows_from(b, values[STRICT], first, BLOCK), values[X]);
   tt_value *rest = tt_hlo_subtract(b, tt_rows_from(b, values[Y], first, BLOCK), known);
   const int64_t *dims = values[INVERSE]->dims; // [batch, blocks, BLOCK, BLOCK]

@@ -35,11 +35,8 @@ void tt_lower_renorm(tt_lowering *l) {
   int dim = tt_wrap_dim(l, tt_int(l, 2), x->rank);
   int order[TT_INDEX_MAX_DIMS], back[TT_INDEX_MAX_DIMS];
   int64_t sizes[TT_INDEX_MAX_DIMS];
-  for (int i = 0; i < x->rank; ++i) { // `dim` first
-    order[i] = i == 0 ? dim : i <= dim ? i - 1 : i;
-    back[order[i]] = i;
-    sizes[i] = x->dims[order[i]];
-  }
+  tt_dim_first(x->rank, dim, order, back);
+  for (int i = 0; i < x->rank; ++i) sizes[i] = x->dims[order[i]];
   int64_t count = x->dims[dim], width = count > 0 ? tt_value_count(x) / count : 0;
   tt_value *rows = tt_hlo_reshape(b, tt_hlo_transpose(b, x, order), 2, (int64_t[]){count, width});
   rows = shrink(b, rows, tt_double(l, 1), tt_double(l, 3));

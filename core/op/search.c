@@ -1,4 +1,5 @@
 // search.c - searching in sorted sequences: searchsorted, bucketize, isin.
+#include "op/index.h"
 #include "op/order.h"
 
 // Up to this many boundaries, each value is compared with all of them: one fused pass, where a binary search needs a gather for
@@ -88,8 +89,6 @@ tt_value *tt_search_rows(tt_builder *b, tt_value *boundaries, tt_value *values, 
                   : search_binary(b, boundaries, values, rows, n, right);
 }
 
-static tt_value *flatten(tt_builder *b, tt_value *x) { return tt_hlo_reshape(b, x, 1, (int64_t[]){tt_value_count(x)}); }
-
 // --- searchsorted, bucketize -----------------------------------------------------------------------------------------
 
 static bool same_rows(const tt_value *x, const tt_value *y) {
@@ -125,7 +124,7 @@ static bool check_shapes(tt_lowering *l, const tt_value *boundaries, const tt_va
 
 // The boundaries flattened, in the order that the sorter (argument 5) gives.
 static tt_value *apply_sorter(tt_lowering *l, tt_value *boundaries) {
-  tt_value *flat = flatten(l->b, boundaries);
+  tt_value *flat = tt_flat(l->b, boundaries);
   if (!tt_has(l, 5) || tt_failed(l)) return flat;
   tt_value *sorter = tt_operand(l, 5);
   if (!tt_value_same_shape(sorter, boundaries))
@@ -138,7 +137,7 @@ static tt_value *apply_sorter(tt_lowering *l, tt_value *boundaries) {
             tt_dtype_text(sorter->dtype));
   int64_t n = boundaries->dims[boundaries->rank - 1];
   if (tt_failed(l) || tt_value_count(flat) == 0) return flat;
-  sorter = flatten(l->b, sorter);
+  sorter = tt_flat(l->b, sorter);
   tt_value *inside = tt_hlo_and(l->b, tt_hlo_compare(l->b, TT_GE, sorter, tt_hlo_constant_like(l->b, sorter, 0)),
                                 tt_hlo_compare(l->b, TT_LT, sorter, tt_hlo_constant_like(l->b, sorter, (double)n)));
   tt_check_all(l, inside, TT_INVALID_ARGUMENT, "torch.searchsorted(): sorter index out of range");
@@ -169,8 +168,8 @@ static void lower_search(tt_lowering *l, int boundaries_arg, int values_arg, boo
   if (tt_failed(l) || !check_shapes(l, boundaries, values)) return;
   int64_t n = boundaries->dims[boundaries->rank - 1];
   int64_t rows = boundaries->rank == 1 || n == 0 ? 1 : tt_value_count(boundaries) / n;
-  tt_value *sorted = sortable ? apply_sorter(l, boundaries) : flatten(b, boundaries);
-  tt_value *place = tt_search_rows(b, sorted, flatten(b, values), rows, n, right);
+  tt_value *sorted = sortable ? apply_sorter(l, boundaries) : tt_flat(b, boundaries);
+  tt_value *place = tt_search_rows(b, sorted, tt_flat(b, values), rows, n, right);
   place = tt_hlo_convert(b, place, tt_bool(l, 2) ? TT_S32 : TT_S64);
   tt_set_result(l, 0, tt_hlo_reshape(b, place, values->rank, values->dims));
 }
@@ -212,7 +211,7 @@ void tt_lower_isin(tt_lowering *l) {
   if (tt_failed(l)) return;
   dtype = tt_compute_dtype(dtype);
   tt_value *elements = tt_operand_as(l, 0, dtype);
-  tt_value *found = is_member(l->b, flatten(l->b, elements), flatten(l->b, tt_operand_as(l, 1, dtype)));
+  tt_value *found = is_member(l->b, tt_flat(l->b, elements), tt_flat(l->b, tt_operand_as(l, 1, dtype)));
   if (tt_bool(l, 3)) found = tt_hlo_not(l->b, found);
   tt_set_result(l, 0, tt_hlo_reshape(l->b, found, elements->rank, elements->dims));
 }
@@ -228,7 +227,7 @@ void tt_lower_coo_to_csr(tt_lowering *l) {
   int64_t count = tt_int(l, 1) + 1;
   if (tt_failed(l)) return;
   tt_value *ends =
-      tt_search_rows(b, flatten(b, rows), tt_hlo_iota(b, rows->dtype, 1, &count, 0), 1, tt_value_count(rows), false);
+      tt_search_rows(b, tt_flat(b, rows), tt_hlo_iota(b, rows->dtype, 1, &count, 0), 1, tt_value_count(rows), false);
   tt_set_result(l, 0, tt_hlo_convert(b, ends, sparse_index_dtype(l, 2)));
 }
 
@@ -243,12 +242,12 @@ void tt_lower_csr_to_coo(tt_lowering *l) {
   int64_t rows = ends->dims[rank - 1] - 1, total = tt_value_count(columns);
   int64_t batches = tt_value_count(ends) / (rows + 1);
   tt_value *vectors[TT_AXES_MAX + 1];
-  for (int i = 0; i + 1 < rank; ++i) vectors[i] = flatten(b, tt_hlo_iota(b, dtype, rank, columns->dims, i));
-  tt_value *entry = flatten(b, tt_hlo_iota(b, ends->dtype, rank, columns->dims, rank - 1));
-  ends = flatten(b, tt_hlo_slice_dim(b, ends, rank - 1, 1, rows + 1, 1));
+  for (int i = 0; i + 1 < rank; ++i) vectors[i] = tt_flat(b, tt_hlo_iota(b, dtype, rank, columns->dims, i));
+  tt_value *entry = tt_flat(b, tt_hlo_iota(b, ends->dtype, rank, columns->dims, rank - 1));
+  ends = tt_flat(b, tt_hlo_slice_dim(b, ends, rank - 1, 1, rows + 1, 1));
   bool transpose = tt_bool(l, 3);
   vectors[rank - 1 + transpose] = tt_hlo_convert(b, tt_search_rows(b, ends, entry, batches, rows, true), dtype);
-  vectors[rank - transpose] = tt_hlo_convert(b, flatten(b, columns), dtype);
+  vectors[rank - transpose] = tt_hlo_convert(b, tt_flat(b, columns), dtype);
   for (int i = 0; i <= rank; ++i) vectors[i] = tt_hlo_reshape(b, vectors[i], 2, (int64_t[]){1, total});
   tt_set_result(l, 0, tt_hlo_concatenate(b, rank + 1, vectors, 0));
 }

@@ -166,11 +166,8 @@ static void lower_slices(tt_lowering *l, const char *name, int dim_arg, int flag
   }
   int to_front[TT_AXES_MAX], back[TT_AXES_MAX];
   int64_t sizes[TT_AXES_MAX];
-  for (int i = 0; i < x->rank; ++i) {
-    to_front[i] = i == 0 ? dim : i <= dim ? i - 1 : i;
-    back[to_front[i]] = i;
-    sizes[i] = x->dims[to_front[i]];
-  }
+  tt_dim_first(x->rank, dim, to_front, back);
+  for (int i = 0; i < x->rank; ++i) sizes[i] = x->dims[to_front[i]];
   int64_t n = sizes[0];
   tt_value *rows = tt_hlo_reshape(b, tt_hlo_transpose(b, x, to_front), 2, (int64_t[]){n, tt_value_count(x) / n});
   if (sorted) {

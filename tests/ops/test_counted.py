@@ -6,9 +6,7 @@ import torch
 NAN = float("nan")
 
 
-@pytest.fixture(autouse=True)
-def _on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def check(function, *args):

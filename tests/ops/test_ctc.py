@@ -10,9 +10,7 @@ LABELS = torch.randint(1, CLASSES, (SAMPLES, TARGETS))
 IN, OUT = [12, 10, 7, 12], [5, 3, 2, 0]
 
 
-@pytest.fixture(autouse=True)
-def _on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def check(scores, labels, in_lengths, out_lengths, tolerance=1e-4, **options):

@@ -8,9 +8,7 @@ COMPLEX = torch.randn(3, 4, 5, 6, dtype=torch.complex64)
 NORMS = [None, "ortho", "forward"]
 
 
-@pytest.fixture(autouse=True)
-def _on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def check(function, *args):

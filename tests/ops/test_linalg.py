@@ -21,12 +21,7 @@ def cases(shapes):
 EMPTY = [(0, 0), (0, 3, 3), (2, 0, 0), (0, 3), (3, 0), (2, 0, 3), (2, 3, 0), (0, 3, 2), (0, 40, 40)]
 
 
-@pytest.fixture(autouse=True)
-def _exact_and_on_the_device(monkeypatch):
-    """Nothing may run on the CPU, gradients included; products are float32 as CPU torch's are."""
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback", "full_float32")
 
 
 def wide(x):

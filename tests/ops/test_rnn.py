@@ -9,11 +9,7 @@ from torch import nn
 OPTIONS = [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}, {"batch_first": True}]
 
 
-@pytest.fixture(autouse=True)
-def _exact_and_on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("no_fallback", "full_float32")
 
 
 def on_both(module, *args):

@@ -6,9 +6,7 @@ import torch
 DATA = torch.randn(10, 3)
 
 
-@pytest.fixture(autouse=True)
-def _on_the_device(monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def check(data, reduce, **options):

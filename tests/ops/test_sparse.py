@@ -10,10 +10,7 @@ INDICES = torch.tensor([[0, 1, 1, 2], [2, 0, 0, 1]])
 DENSE = torch.randn(3, 3)
 
 
-@pytest.fixture(autouse=True)
-def _exact():
-    with torch.tpu.precision("highest"):
-        yield
+pytestmark = pytest.mark.usefixtures("full_float32")
 
 
 def coo(device, dtype=torch.float32):
@@ -85,8 +82,7 @@ ON_THE_CPU = {
 
 
 @pytest.mark.parametrize("name", ON_THE_DEVICE)
-def test_on_the_device(name, monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+def test_on_the_device(name, no_fallback):
     check(ON_THE_DEVICE[name])
 
 
@@ -100,8 +96,7 @@ def test_on_the_cpu_with_a_warning(name):
 
 
 @pytest.mark.parametrize("name", ON_THE_CPU)
-def test_forbidden_on_the_cpu(name, monkeypatch):
-    monkeypatch.setattr(torch.tpu, "fallback", "error")
+def test_forbidden_on_the_cpu(name, no_fallback):
     with pytest.raises(NotImplementedError, match="is not lowered for TPU"):
         ON_THE_CPU[name]("tpu")
 
