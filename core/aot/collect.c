@@ -77,11 +77,11 @@ static tt_status lower_for(const tt_call *call, int generation, tt_string *out_p
   tt_target target = tt_tpu_target(generation);
   tt_recorder recorder;
   tt_plan_request request;
-  const char *text = NULL;
-  int64_t size = 0;
+  tt_plan *plan = NULL;
   tt_status status = tt_call_lower(call, &target, &recorder, &request);
-  if (!status) status = tt_plan_text(&recorder, &request, &text, &size);
-  if (text) tt_string_append_n(out_program, text, (size_t)size);
+  if (!status) status = tt_plan_create(&recorder, &request, &plan);
+  if (!status && plan->program) status = tt_program_text(plan->program, out_program);
+  if (!status) tt_plan_release(plan);
   tt_recorder_free(&recorder);
   if (status && tt_status_code(status) != TT_OUT_OF_MEMORY) {
     tt_string_printf(out_program, "// error: %s\n", tt_status_message(status));

@@ -8,7 +8,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "base/string.h"
-#include "cache/program.h"
+#include "cache/cache.h"
 #include "graph/recorder.h"
 #include "graph/storage.h"
 #include "run/internal.h"
@@ -88,7 +88,7 @@ void tt_plans_forget(void) {
   pthread_rwlock_unlock(&plans_lock);
   tt_map_each(&forgotten, release_plan, NULL);
   tt_map_free(&forgotten);
-  tt_program_clear();
+  tt_cache_clear();
 }
 
 // --- making a plan -----------------------------------------------------------------------------------------------------------
@@ -196,6 +196,10 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
   tt_status status = tt_call_lower(call, tt_runtime_target(), &recorder, &request);
   if (!status) status = tt_plan_create(&recorder, &request, out_plan);
   tt_recorder_free(&recorder);
+  if (!status) {
+    status = tt_plan_compile(*out_plan);
+    if (status) tt_plan_release(*out_plan);
+  }
   if (status) return with_signature(call, status);
   tt_tell_lowering_observer(call);
   return TT_SUCCESS;

@@ -17,6 +17,7 @@ typedef struct launch {
   tt_plan *plan;
   const tt_call *call;
   const tt_key *key;
+  tt_executable *executable;
   tt_device *device;
   tt_buffer **inputs;
   int input_count; // collected so far
@@ -202,7 +203,7 @@ static tt_status execute(launch *l, tt_results *results) {
   if (!status) {
     set_counted(l, false);
     status =
-        tt_executable_execute(l->plan->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+        tt_executable_execute(l->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
   }
   if (status) {
     give_back(l);
@@ -222,8 +223,9 @@ tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, 
   launch l = {.plan = plan, .call = call, .key = key};
   l.device = tt_client_device(tt_runtime_client(), call->device_index);
   tt_status status = prepare_results(plan, call->device_index, out_results);
-  if (status || !plan->executable) return status;
-  status = prepare(&l);
+  if (status || !plan->program) return status;
+  status = tt_program_executable(plan->program, &l.executable);
+  if (!status) status = prepare(&l);
   if (!status) status = execute(&l, out_results);
   finish(&l);
   if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_queue_wait(l.device);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "cache/program.h"
 #include "run/internal.h"
 
 enum {
@@ -26,7 +25,7 @@ tt_plan *tt_plan_retain(tt_plan *plan) {
 void tt_plan_release(tt_plan *plan) {
   if (!plan || atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) != 1) return;
   for (int i = 0; i < plan->input_count; ++i) tt_buffer_release(plan->inputs[i].constant);
-  tt_executable_release(plan->executable);
+  tt_program_release(plan->program);
   tt_arena_clear(&plan->arena);
   tt_free(plan);
 }
@@ -65,14 +64,16 @@ static tt_status set_result_shape(tt_plan *plan, tt_plan_result *result, tt_dtyp
 
 static bool is_output(const tt_record *record) { return record->written && !record->fresh && record->slot >= 0; }
 
-// A program may reuse an input's memory for the storage's new value when the layouts agree.
-static void alias_outputs(tt_recorder *r, tt_plan *plan) {
+// A program may reuse an input's memory for the storage's new value when the layouts agree. aliases[i] is the output for
+// parameter i, -1 for none.
+static void alias_outputs(const tt_recorder *r, tt_plan *plan, int *aliases) {
+  for (int i = 0; i < r->input_count; ++i) aliases[i] = -1;
   int output = 0;
   for (int i = 0; i < r->record_count; ++i) {
     const tt_record *record = &r->records[i];
     if (!is_output(record)) continue;
     if (record->input >= 0 && r->inputs[record->input].layout == record->layout) {
-      tt_builder_alias(r->b, record->input, output);
+      aliases[record->input] = output;
       plan->inputs[record->input].overwritten = true;
     }
     ++output;
@@ -124,15 +125,10 @@ static tt_effort choose_effort(const tt_recorder *r, int64_t elements) {
   return elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
 }
 
-static tt_status compile(tt_recorder *r, tt_plan *plan, const char *text, int64_t size) {
+static tt_compile_options choose_options(const tt_recorder *r, const tt_plan *plan) {
   int64_t elements = largest(r, plan);
-  tt_compile_options options = {
+  return (tt_compile_options){
       .effort = choose_effort(r, elements), .short_loops = elements <= SHORT_LOOP_ELEMENTS, .exact = !r->single};
-  bool hit;
-  TT_TRY(tt_program_get(tt_runtime_client(), text, size, &options, &plan->executable, &hit));
-  tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);
-  if (!hit && tt_program_mappings_run_out(tt_runtime_client())) tt_plans_forget();
-  return TT_SUCCESS;
 }
 
 // Outputs: written slots, fresh results, checks.
@@ -166,35 +162,30 @@ static tt_status set_requirements(tt_plan *plan, const tt_requirement *requireme
   return count && !plan->requirements ? out_of_memory() : TT_SUCCESS;
 }
 
-// Fills in all but the executable and ends the program; *out_text is NULL when there is nothing to run.
-static tt_status describe(tt_recorder *r, const tt_plan_request *request, tt_plan *plan, const char **out_text,
-                          int64_t *out_size) {
+// `values` and `aliases` are room for the results and one number per input.
+static tt_status fill(tt_recorder *r, const tt_plan_request *request, tt_plan *plan, tt_value **values, int *aliases) {
   plan->op_name = request->op_name;
   plan->random_count = r->random_count;
-  tt_value **values = tt_arena_allocate(
-      &plan->arena, (size_t)(r->record_count + request->result_count + r->check_count) + 1, sizeof *values);
-  if (!values) return out_of_memory();
   int count;
   TT_TRY(set_requirements(plan, r->requirements, r->requirement_count));
   TT_TRY(fill_inputs(r, plan));
   TT_TRY(fill_results(request, plan));
   TT_TRY(fill_outputs(r, request, plan, values, &count));
-  alias_outputs(r, plan);
-  *out_text = NULL;
-  return count ? tt_builder_finish(r->b, count, values, out_text, out_size) : TT_SUCCESS;
-}
-
-static tt_plan *plan_for(const tt_recorder *r, const tt_plan_request *request) {
-  return new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
+  alias_outputs(r, plan, aliases);
+  if (!count) return TT_SUCCESS;
+  const tt_compile_options options = choose_options(r, plan);
+  return tt_program_create(r->b, count, values, aliases, &options, &plan->program);
 }
 
 tt_status tt_plan_create(tt_recorder *r, const tt_plan_request *request, tt_plan **out_plan) {
-  tt_plan *plan = plan_for(r, request);
+  tt_plan *plan =
+      new_plan(r->input_count, r->record_count + request->result_count, request->result_count, r->check_count);
   if (!plan) return out_of_memory();
-  const char *text;
-  int64_t size;
-  tt_status status = describe(r, request, plan, &text, &size);
-  if (!status && text) status = compile(r, plan, text, size);
+  tt_arena *arena = tt_builder_arena(r->b);
+  tt_value **values =
+      tt_arena_allocate(arena, (size_t)(r->record_count + request->result_count + r->check_count) + 1, sizeof *values);
+  int *aliases = tt_arena_allocate(arena, (size_t)r->input_count + 1, sizeof *aliases);
+  tt_status status = values && aliases ? fill(r, request, plan, values, aliases) : out_of_memory();
   if (status)
     tt_plan_release(plan);
   else
@@ -202,12 +193,9 @@ tt_status tt_plan_create(tt_recorder *r, const tt_plan_request *request, tt_plan
   return status;
 }
 
-tt_status tt_plan_text(tt_recorder *r, const tt_plan_request *request, const char **out_text, int64_t *out_size) {
-  tt_plan *plan = plan_for(r, request);
-  if (!plan) return out_of_memory();
-  tt_status status = describe(r, request, plan, out_text, out_size);
-  tt_plan_release(plan);
-  return status;
+tt_status tt_plan_compile(const tt_plan *plan) {
+  tt_executable *executable;
+  return plan->program ? tt_program_executable(plan->program, &executable) : TT_SUCCESS;
 }
 
 // --- from the plan of an out= call --------------------------------------------------------------------------------------------
@@ -264,7 +252,7 @@ tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *writte
   if (!adopted) return NULL;
   adopted->op_name = plan->op_name;
   adopted->random_count = plan->random_count;
-  adopted->executable = plan->executable ? tt_executable_retain(plan->executable) : NULL;
+  adopted->program = plan->program ? tt_program_retain(plan->program) : NULL;
   memcpy(adopted->checks, plan->checks, (size_t)plan->check_count * sizeof *plan->checks);
   adopted->check_count = plan->check_count;
   tt_status status = set_requirements(adopted, plan->requirements, plan->requirement_count);

@@ -1,4 +1,4 @@
-// plan.h - a compiled program with the recipe for its inputs and outputs, ready to launch.
+// plan.h - a program with the recipe for its inputs and outputs, ready to launch.
 //
 // A plan belongs to a key, not to tensors: its inputs name slots, numbers and digits of whatever call has that key. Plans are
 // reference-counted; any thread may launch one.
@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "graph/recorder.h"
-#include "pjrt/executable.h"
 #include "run/call.h"
 #include "run/key.h"
+#include "run/program.h"
 
 typedef struct tt_plan_input {
   tt_input_kind kind;
@@ -45,8 +45,8 @@ typedef struct tt_plan_check {
 
 typedef struct tt_plan {
   _Atomic int32_t references;
-  tt_executable *executable; // NULL when there is nothing to run
-  const char *op_name;       // static
+  tt_program *program; // NULL when there is nothing to run
+  const char *op_name; // static
   int64_t random_count;
   int input_count, output_count, result_count, check_count, requirement_count;
   tt_plan_input *inputs;
@@ -65,13 +65,13 @@ typedef struct tt_plan_request {
 } tt_plan_request;
 
 // Finishes the recorder's program: outputs are the written records that have a slot, then the request's results, then the
-// checks. Compiles it (or finds it compiled) and makes the plan.
+// checks. Nothing is compiled yet.
 tt_status tt_plan_create(tt_recorder *recorder, const tt_plan_request *request, tt_plan **out_plan);
-// The text that tt_plan_create would compile, owned by the recorder; NULL when there is nothing to run.
-tt_status tt_plan_text(tt_recorder *recorder, const tt_plan_request *request, const char **out_text, int64_t *out_size);
 // The plan of an out= call, used for a call with the same operands whose outputs are slots `written` (in place) or, when
 // `written` is NULL, fresh tensors like `results`. `operand_count` slots are shared. NULL when it does not carry over.
 tt_plan *tt_plan_adopt(const tt_plan *plan, int operand_count, const int *written, const tt_tensor *results, int count);
+// Compiles the plan's program now, so that a refusal of the compiler comes with the call that is being made.
+tt_status tt_plan_compile(const tt_plan *plan);
 tt_plan *tt_plan_retain(tt_plan *plan);
 void tt_plan_release(tt_plan *plan); // NULL is fine
 

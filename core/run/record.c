@@ -94,6 +94,14 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   return status;
 }
 
+static tt_status enter(const tt_call *call, tt_plan *plan) {
+  tt_key key;
+  tt_status status = tt_key_build(call, &key);
+  if (!status) status = tt_plan_enter(&key, plan);
+  tt_key_free(&key);
+  return status;
+}
+
 static tt_status make_plan(const tt_call *call, const tt_tensor *results, int count) {
   tt_recorder *r = &recording.recorder;
   tt_recorded_result *recorded = tt_arena_allocate(tt_builder_arena(r->b), (size_t)count + 1, sizeof *recorded);
@@ -103,10 +111,8 @@ static tt_status make_plan(const tt_call *call, const tt_tensor *results, int co
   tt_plan_request request = {call->overload->name, recorded, count};
   tt_plan *plan;
   TT_TRY(tt_plan_create(r, &request, &plan));
-  tt_key key;
-  tt_status status = tt_key_build(call, &key);
-  if (!status) status = tt_plan_enter(&key, plan);
-  tt_key_free(&key);
+  tt_status status = tt_plan_compile(plan);
+  if (!status) status = enter(call, plan);
   if (status) tt_plan_release(plan);
   return status;
 }

@@ -1,5 +1,5 @@
-// program.c - see program.h.
-#include "cache/program.h"
+// cache.c - see cache.h.
+#include "cache/cache.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static tt_status enter(uint64_t hash, const tt_string *key, tt_executable **io_e
   return status;
 }
 
-tt_status tt_program_get(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
+tt_status tt_cache_get(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
                          tt_executable **out_executable, bool *out_hit) {
   tt_string key = TT_STRING_INIT;
   tt_status status = program_key(text, size, options, &key);
@@ -73,7 +73,7 @@ static int64_t count_lines(FILE *file) {
   return lines;
 }
 
-bool tt_program_mappings_run_out(tt_client *client) {
+bool tt_cache_mappings_run_out(tt_client *client) {
   enum { COMPILES_BETWEEN_LOOKS = 64 };
   static _Atomic int64_t compiles = 0;
   if (!tt_client_is_host(client) || atomic_fetch_add(&compiles, 1) % COMPILES_BETWEEN_LOOKS) return false;
@@ -91,7 +91,7 @@ static void release_entry(void *user, const tt_map_entry *entry) {
   tt_executable_release(entry->value);
 }
 
-void tt_program_clear(void) {
+void tt_cache_clear(void) {
   pthread_mutex_lock(&lock);
   tt_map_each(&programs, release_entry, NULL);
   tt_map_free(&programs);

@@ -1,0 +1,98 @@
+// program.c - see program.h.
+#include "run/program.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "cache/cache.h"
+#include "run/call.h"
+#include "run/internal.h"
+
+static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while making a program"); }
+
+tt_program *tt_program_retain(tt_program *program) {
+  atomic_fetch_add_explicit(&program->references, 1, memory_order_relaxed);
+  return program;
+}
+
+void tt_program_release(tt_program *program) {
+  if (!program || atomic_fetch_sub_explicit(&program->references, 1, memory_order_acq_rel) != 1) return;
+  tt_executable_release(atomic_load_explicit(&program->executable, memory_order_relaxed));
+  tt_arena_clear(&program->arena);
+  tt_free(program);
+}
+
+tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
+                            const tt_compile_options *options, tt_program **out_program) {
+  void *block;
+  TT_TRY(tt_allocate(1, sizeof(tt_program), &block));
+  tt_program *program = block;
+  atomic_init(&program->references, 1);
+  program->target = *tt_builder_target(b);
+  program->options = *options;
+  size_t parameters = (size_t)tt_builder_parameter_count(b);
+  tt_status status = tt_fragment_take(b, count, results, &program->arena, &program->fragment);
+  program->aliases = tt_arena_copy(&program->arena, aliases, parameters * sizeof *aliases);
+  if (!status && parameters && !program->aliases) status = out_of_memory();
+  if (status)
+    tt_program_release(program);
+  else
+    *out_program = program;
+  return status;
+}
+
+static tt_status append_text(const tt_program *program, tt_builder *b, tt_string *out) {
+  const tt_fragment *f = &program->fragment;
+  tt_value **values =
+      tt_arena_allocate(tt_builder_arena(b), (size_t)(f->parameter_count + f->result_count) + 1, sizeof *values);
+  if (!values) return out_of_memory();
+  tt_value **results = values + f->parameter_count;
+  for (int i = 0; i < f->parameter_count; ++i) {
+    const tt_value *p = &f->parameters[i];
+    values[i] = tt_builder_parameter(b, p->dtype, p->rank, p->dims);
+  }
+  tt_fragment_inline(b, f, values, results);
+  for (int i = 0; i < f->parameter_count; ++i)
+    if (program->aliases[i] >= 0) tt_builder_alias(b, i, program->aliases[i]);
+  const char *text;
+  int64_t size;
+  TT_TRY(tt_builder_finish(b, f->result_count, results, &text, &size));
+  tt_string_append_n(out, text, (size_t)size);
+  return tt_string_status(out);
+}
+
+tt_status tt_program_text(const tt_program *program, tt_string *out) {
+  tt_builder *b;
+  TT_TRY(tt_builder_create(&program->target, &b));
+  tt_status status = append_text(program, b, out);
+  tt_builder_free(b);
+  return status;
+}
+
+static tt_status compile(const tt_program *program, tt_executable **out_executable) {
+  tt_string text = TT_STRING_INIT;
+  bool hit = false;
+  tt_status status = tt_program_text(program, &text);
+  if (!status)
+    status = tt_cache_get(tt_runtime_client(), tt_string_text(&text), (int64_t)text.size, &program->options,
+                          out_executable, &hit);
+  tt_string_free(&text);
+  if (status) return status;
+  tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);
+  if (!hit && tt_cache_mappings_run_out(tt_runtime_client())) tt_plans_forget();
+  return TT_SUCCESS;
+}
+
+tt_status tt_program_executable(tt_program *program, tt_executable **out_executable) {
+  tt_executable *known = atomic_load_explicit(&program->executable, memory_order_acquire);
+  if (__builtin_expect(known == NULL, 0)) {
+    tt_executable *compiled;
+    TT_TRY(compile(program, &compiled));
+    if (atomic_compare_exchange_strong(&program->executable, &known, compiled))
+      known = compiled;
+    else
+      tt_executable_release(compiled); // another thread was faster
+  }
+  *out_executable = known;
+  return TT_SUCCESS;
+}

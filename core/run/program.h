@@ -1,0 +1,38 @@
+// program.h - the program of a call or of a graph: its text, and its executable once that was asked for.
+//
+// A deferred call needs the text alone, since it runs as a part of its graph's program; so nothing is compiled before the
+// first tt_program_executable. Reference-counted; any thread may ask.
+#ifndef TT_RUN_PROGRAM_H_
+#define TT_RUN_PROGRAM_H_
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "hlo/builder.h"
+#include "hlo/fragment.h"
+#include "pjrt/executable.h"
+
+typedef struct tt_program {
+  _Atomic int32_t references;
+  tt_fragment fragment;
+  const int *aliases; // per parameter the output that may reuse its memory, -1 for none
+  tt_target target;
+  tt_compile_options options;
+  _Atomic(tt_executable *) executable; // NULL: not compiled yet
+  tt_arena arena;                      // owns the arrays
+} tt_program;
+
+// Takes the builder's program with these results. `aliases` has one entry per parameter. One reference, the caller's.
+tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
+                            const tt_compile_options *options, tt_program **out_program);
+tt_program *tt_program_retain(tt_program *program);
+void tt_program_release(tt_program *program); // NULL is fine
+
+// The whole module's text, appended to `out`.
+tt_status tt_program_text(const tt_program *program, tt_string *out);
+// Compiles on the first call, counting a compile or a cache hit. *out_executable is borrowed from the program.
+tt_status tt_program_executable(tt_program *program, tt_executable **out_executable);
+
+#endif // TT_RUN_PROGRAM_H_
