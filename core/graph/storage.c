@@ -123,6 +123,20 @@ tt_status tt_storage_create_with(tt_buffer *buffer, const tt_layout *layout, tt_
   return TT_SUCCESS;
 }
 
+tt_status tt_storage_create_pending(tt_pending *pending, tt_storage **out_storage) {
+  tt_storage *storage = NULL;
+  tt_status status = storage_allocate(pending->device, pending->layout->byte_size, &storage);
+  if (status != NULL) {
+    tt_pending_release(pending);
+    return status;
+  }
+  storage->pending = pending;
+  storage->layout = pending->layout;
+  live_insert(storage);
+  *out_storage = storage;
+  return TT_SUCCESS;
+}
+
 tt_storage *tt_storage_retain(tt_storage *storage) {
   atomic_fetch_add_explicit(&storage->references, 1, memory_order_relaxed);
   return storage;
@@ -135,6 +149,7 @@ void tt_storage_release(tt_storage *storage) {
   if (storage->address != NULL) tt_address_give_back(storage->device->index, storage->address, storage->byte_size);
   if (storage->counted) tt_memory_remove(storage->device, storage->byte_size);
   tt_buffer_release(storage->buffer);
+  tt_pending_release(storage->pending);
   tt_free(storage);
 }
 
@@ -143,23 +158,34 @@ void tt_storage_release(tt_storage *storage) {
 // Whether a storage counts after its value changed.
 typedef enum counting { COUNTS_NOT, COUNTS, COUNTS_AS_BEFORE } counting;
 
-// Sets the value, whatever it was. `buffer` and `node` may both be NULL. The device's statistics and the old buffer are
-// seen to outside the lock.
-static void set_value(tt_storage *storage, tt_buffer *buffer, const tt_layout *layout, tt_recorder *recorder,
-                      tt_value *node, counting counting) {
+// A value of one of three kinds, or none.
+typedef struct value {
+  tt_buffer *buffer;
+  tt_pending *pending;
+  tt_recorder *recorder;
+  tt_value *node;
+  const tt_layout *layout;
+} value;
+
+// Sets the value, whatever it was, taking over its references. The device's statistics and the old value are seen to outside
+// the lock.
+static void set_value(tt_storage *storage, const value *value, counting counting) {
   tt_storage_lock(storage);
   tt_buffer *old = storage->buffer;
+  tt_pending *old_pending = storage->pending;
   bool was_counted = storage->counted;
   int64_t byte_size = storage->byte_size;
   bool counted = counting == COUNTS_AS_BEFORE ? was_counted : counting == COUNTS && byte_size > 0;
-  storage->buffer = buffer;
-  storage->layout = layout;
-  storage->recorder = recorder;
-  storage->node = node;
+  storage->buffer = value->buffer;
+  storage->pending = value->pending;
+  storage->layout = value->layout;
+  storage->recorder = value->recorder;
+  storage->node = value->node;
   storage->counted = counted;
   tt_storage_unlock(storage);
 
   tt_buffer_release(old);
+  tt_pending_release(old_pending);
   if (was_counted && !counted) tt_memory_remove(storage->device, byte_size);
   if (counted && !was_counted) tt_memory_add(storage->device, byte_size);
 }
@@ -180,23 +206,35 @@ tt_status tt_storage_write(tt_storage *storage, tt_buffer *buffer, const tt_layo
     tt_buffer_release(buffer);
     return status;
   }
-  set_value(storage, buffer, layout, NULL, NULL, COUNTS_NOT);
+  set_value(storage, &(value){.buffer = buffer, .layout = layout}, COUNTS_NOT);
+  return TT_SUCCESS;
+}
+
+tt_status tt_storage_write_pending(tt_storage *storage, tt_pending *pending) {
+  tt_status status = check_layout(storage, pending->layout);
+  if (status == NULL && pending->device != storage->device)
+    status = tt_internal_error("a pending value of another device than its storage's");
+  if (__builtin_expect(status != NULL, 0)) {
+    tt_pending_release(pending);
+    return status;
+  }
+  set_value(storage, &(value){.pending = pending, .layout = pending->layout}, COUNTS_NOT);
   return TT_SUCCESS;
 }
 
 tt_status tt_storage_write_node(tt_storage *storage, tt_recorder *recorder, tt_value *node, const tt_layout *layout) {
   TT_TRY(check_layout(storage, layout));
   // Its memory is still to come: an uninitialised storage goes on counting.
-  set_value(storage, NULL, layout, recorder, node, COUNTS_AS_BEFORE);
+  set_value(storage, &(value){.recorder = recorder, .node = node, .layout = layout}, COUNTS_AS_BEFORE);
   return TT_SUCCESS;
 }
 
-void tt_storage_clear(tt_storage *storage) { set_value(storage, NULL, NULL, NULL, NULL, COUNTS); }
+void tt_storage_clear(tt_storage *storage) { set_value(storage, &(value){0}, COUNTS); }
 
 void tt_storage_set_counted(tt_storage *storage, bool counted) {
   tt_storage_lock(storage);
   int64_t byte_size = storage->byte_size;
-  bool change = storage->buffer == NULL && byte_size > 0 && storage->counted != counted;
+  bool change = storage->buffer == NULL && storage->pending == NULL && byte_size > 0 && storage->counted != counted;
   if (change) storage->counted = counted;
   tt_storage_unlock(storage);
   if (!change) return;
@@ -211,8 +249,64 @@ static tt_status recorded_error(void) {
   return tt_error(TT_INVALID_ARGUMENT, "the data of a tensor that is being recorded into a program does not exist yet");
 }
 
-tt_status tt_storage_read(tt_storage *storage, tt_buffer **out_buffer, const tt_layout **out_layout) {
+// Puts the buffer of a pending value, if there is one by now, into the storage. The lock is held; the pending value that is
+// no longer needed comes out, to be released without the lock.
+static tt_pending *settle(tt_storage *storage) {
+  tt_pending *pending = storage->pending;
+  tt_buffer *buffer = atomic_load_explicit(&pending->buffer, memory_order_acquire);
+  if (buffer == NULL) return NULL;
+  storage->buffer = tt_buffer_retain(buffer);
+  storage->pending = NULL;
+  return pending;
+}
+
+tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pending **out_pending,
+                          const tt_layout **out_layout) {
+  tt_pending *settled = NULL;
   tt_storage_lock(storage);
+  if (storage->pending != NULL) settled = settle(storage);
+  bool recorded = storage->node != NULL;
+  tt_buffer *buffer = storage->buffer;
+  tt_pending *pending = storage->pending;
+  if (buffer != NULL) tt_buffer_retain(buffer);
+  if (pending != NULL) tt_pending_retain(pending);
+  *out_layout = buffer != NULL || pending != NULL ? storage->layout : NULL;
+  tt_storage_unlock(storage);
+  tt_pending_release(settled);
+  if (__builtin_expect(recorded, 0)) return recorded_error();
+  *out_buffer = buffer;
+  *out_pending = pending;
+  return TT_SUCCESS;
+}
+
+// Runs graphs until the storage has no pending value. Another thread may give it one again meanwhile.
+static tt_status resolve(tt_storage *storage) {
+  for (;;) {
+    tt_buffer *buffer = NULL;
+    tt_pending *pending = NULL;
+    const tt_layout *layout;
+    TT_TRY(tt_storage_peek(storage, &buffer, &pending, &layout));
+    tt_buffer_release(buffer);
+    if (pending == NULL) return TT_SUCCESS;
+    tt_status status = tt_pending_resolve(pending);
+    tt_pending_release(pending);
+    if (status != NULL) return status;
+  }
+}
+
+// Locks a storage without a pending value.
+static tt_status lock_resolved(tt_storage *storage) {
+  tt_storage_lock(storage);
+  while (__builtin_expect(storage->pending != NULL, 0)) {
+    tt_storage_unlock(storage);
+    TT_TRY(resolve(storage));
+    tt_storage_lock(storage);
+  }
+  return TT_SUCCESS;
+}
+
+tt_status tt_storage_read(tt_storage *storage, tt_buffer **out_buffer, const tt_layout **out_layout) {
+  TT_TRY(lock_resolved(storage));
   bool recorded = storage->node != NULL;
   tt_buffer *buffer = storage->buffer;
   const tt_layout *layout = buffer != NULL ? storage->layout : NULL;
@@ -224,8 +318,18 @@ tt_status tt_storage_read(tt_storage *storage, tt_buffer **out_buffer, const tt_
   return TT_SUCCESS;
 }
 
+tt_status tt_storage_share(tt_storage *to, tt_storage *from, bool *out_shared) {
+  tt_buffer *buffer = NULL;
+  tt_pending *pending = NULL;
+  const tt_layout *layout;
+  TT_TRY(tt_storage_peek(from, &buffer, &pending, &layout));
+  *out_shared = buffer != NULL || pending != NULL;
+  if (pending != NULL) return tt_storage_write_pending(to, pending);
+  return buffer != NULL ? tt_storage_write(to, buffer, layout) : TT_SUCCESS;
+}
+
 tt_status tt_storage_take(tt_storage *storage, tt_buffer **out_buffer, const tt_layout **out_layout, bool *out_sole) {
-  tt_storage_lock(storage);
+  TT_TRY(lock_resolved(storage));
   bool recorded = storage->node != NULL;
   tt_buffer *buffer = storage->buffer;
   const tt_layout *layout = buffer != NULL ? storage->layout : NULL;
@@ -269,7 +373,7 @@ tt_status tt_storage_set_size(tt_storage *storage, int64_t byte_size) {
     address = NULL;
     if (byte_size > 0) TT_TRY(tt_address_take(index, byte_size, &address));
   }
-  set_value(storage, NULL, NULL, NULL, NULL, COUNTS_NOT); // uncounts by the old size
+  set_value(storage, &(value){0}, COUNTS_NOT); // uncounts by the old size
   void *old = swap_block(storage, byte_size, address);
   if (moves && old != NULL) tt_address_give_back(index, old, old_size);
   tt_storage_set_counted(storage, true);
@@ -290,7 +394,7 @@ static tt_live_storage copy_live(tt_storage *storage) {
       .count = 1,
       .layout = storage->layout,
       .op_name = buffer != NULL && buffer->op_name != NULL ? buffer->op_name : "",
-      .recorded = storage->node != NULL,
+      .recorded = storage->node != NULL || storage->pending != NULL,
   };
   tt_storage_unlock(storage);
   return copy;

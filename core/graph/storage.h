@@ -1,7 +1,7 @@
 // storage.h - the value behind a torch Storage.
 //
-// A storage holds one immutable value at a time: nothing yet (uninitialised), a device buffer, or a node of the graph that
-// this thread is recording. Reading a view leaves it alone. Writing through a view makes a new value and swaps it in, so
+// A storage holds one immutable value at a time: nothing yet (uninitialised), a device buffer, a pending value (which becomes a
+// buffer when somebody asks for it), or a node of the program that this thread is recording. Reading a view leaves it alone. Writing through a view makes a new value and swaps it in, so
 // every alias sees the write and every earlier reader keeps what it read.
 //
 // A value keeps the N-d shape and dtype of the program result that made it (its layout), not flat bytes: on a TPU's tiled
@@ -23,18 +23,19 @@
 #include "base/status.h"
 #include "base/string.h"
 #include "graph/address.h"
+#include "graph/pending.h"
 #include "hlo/builder.h"
 #include "op/arg.h"
 #include "pjrt/buffer.h"
 
 // Element type and dims of a value, row-major. Interned: equal layouts are the same pointer, and live for ever.
-typedef struct tt_layout {
+struct tt_layout {
   tt_dtype dtype;
   int rank;
   int64_t count;     // elements
   int64_t byte_size; // count * size of dtype
   const int64_t *dims, *strides;
-} tt_layout;
+};
 
 // *out_layout is valid until the process ends. TT_INVALID_ARGUMENT when the element count overflows.
 tt_status tt_layout_intern(tt_dtype dtype, int rank, const int64_t *dims, const tt_layout **out_layout);
@@ -48,8 +49,9 @@ struct tt_storage {
   int64_t byte_size;
   void *address;           // of the reserved range; NULL for zero bytes
   bool counted;            // byte_size is in the device's memory statistics (no buffer yet)
-  tt_buffer *buffer;       // NULL: uninitialised, or recorded
-  const tt_layout *layout; // of buffer or node; NULL when uninitialised
+  tt_buffer *buffer;       // NULL: uninitialised, pending or recorded
+  tt_pending *pending;     // instead of a buffer
+  const tt_layout *layout; // of buffer, pending value or node; NULL when uninitialised
   tt_recorder *recorder;   // the recorder that `node` belongs to
   tt_value *node;
   tt_storage *previous, *next; // in the device's list of live storages; the list's lock in storage.c guards them
@@ -75,12 +77,16 @@ tt_status tt_storage_create(tt_device *device, int64_t byte_size, tt_storage **o
 // Creates a storage that already has a value, of layout's byte size: what a program's fresh result needs, since it never
 // counts twice. Takes over the caller's reference to `buffer`, on failure too.
 tt_status tt_storage_create_with(tt_buffer *buffer, const tt_layout *layout, tt_storage **out_storage);
+// The same for a value that is still to come; it does not count in the memory statistics until it is there.
+tt_status tt_storage_create_pending(tt_pending *pending, tt_storage **out_storage);
 tt_storage *tt_storage_retain(tt_storage *storage);
 void tt_storage_release(tt_storage *storage); // NULL is fine
 
 // Replaces the value by a buffer; takes over the caller's reference (on failure too), the old value is released.
 // `layout` must have the storage's byte size and the buffer its device: TT_INTERNAL otherwise, since lowering decides sizes.
 tt_status tt_storage_write(tt_storage *storage, tt_buffer *buffer, const tt_layout *layout);
+// The same for a value that is still to come.
+tt_status tt_storage_write_pending(tt_storage *storage, tt_pending *pending);
 // Back to uninitialised, as tt_storage_create left it.
 void tt_storage_clear(tt_storage *storage);
 // Whether the bytes of a storage without a buffer count in the memory statistics. A caller about to run a program that
@@ -89,13 +95,19 @@ void tt_storage_clear(tt_storage *storage);
 void tt_storage_set_counted(tt_storage *storage, bool counted);
 // Replaces the value by a node of the graph being recorded; `node` has layout's dtype and dims.
 tt_status tt_storage_write_node(tt_storage *storage, tt_recorder *recorder, tt_value *node, const tt_layout *layout);
-// The current value: *out_buffer is retained, or NULL when uninitialised (then *out_layout is NULL too). A recorded storage
-// fails with TT_INVALID_ARGUMENT: its data does not exist yet.
+// The current value: *out_buffer is retained, or NULL when uninitialised (then *out_layout is NULL too). A pending value is
+// resolved: its graph runs, whose failure may come out here. A recorded storage fails with TT_INVALID_ARGUMENT: its data does
+// not exist yet.
 tt_status tt_storage_read(tt_storage *storage, tt_buffer **out_buffer, const tt_layout **out_layout);
-// The layout of the current value, buffer or node; NULL when uninitialised.
+// The current value without resolving it: a buffer, a pending value that has none yet, or neither. Both are retained.
+tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pending **out_pending,
+                          const tt_layout **out_layout);
+// Gives `to` the value of `from`, which both then share, whatever it is. *out_shared is false when there is none.
+tt_status tt_storage_share(tt_storage *to, tt_storage *from, bool *out_shared);
+// The layout of the current value, whatever it is; NULL when uninitialised.
 static inline const tt_layout *tt_storage_layout(tt_storage *storage) {
   tt_storage_lock(storage);
-  const tt_layout *layout = storage->buffer || storage->node ? storage->layout : NULL;
+  const tt_layout *layout = storage->buffer || storage->pending || storage->node ? storage->layout : NULL;
   tt_storage_unlock(storage);
   return layout;
 }

@@ -22,6 +22,7 @@ static void buffer_initialize(tt_buffer *buffer, tt_device *device, void *pjrt, 
   buffer->pjrt = pjrt;
   buffer->byte_size = byte_size;
   buffer->op_name = op_name;
+  buffer->graph = 0;
   tt_memory_add(device, byte_size);
 }
 

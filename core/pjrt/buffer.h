@@ -20,6 +20,9 @@ typedef struct tt_buffer {
   void *pjrt;          // PJRT_Buffer *
   int64_t byte_size;   // logical size, what memory statistics count
   const char *op_name; // static text: the op whose program made it, for errors that surface later; may be NULL
+  // Where the graph that holds it keeps it: valid while `graph` is that graph's number. Under the graph's lock.
+  uint64_t graph;
+  int32_t graph_index;
 } tt_buffer;
 
 typedef enum tt_host_semantics {

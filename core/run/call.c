@@ -11,6 +11,7 @@
 #include "cache/cache.h"
 #include "graph/recorder.h"
 #include "graph/storage.h"
+#include "run/graph.h"
 #include "run/internal.h"
 #include "run/key.h"
 #include "run/plan.h"
@@ -88,6 +89,7 @@ void tt_plans_forget(void) {
   pthread_rwlock_unlock(&plans_lock);
   tt_map_each(&forgotten, release_plan, NULL);
   tt_map_free(&forgotten);
+  tt_graph_programs_forget();
   tt_cache_clear();
 }
 
@@ -196,7 +198,7 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
   tt_status status = tt_call_lower(call, tt_runtime_target(), &recorder, &request);
   if (!status) status = tt_plan_create(&recorder, &request, out_plan);
   tt_recorder_free(&recorder);
-  if (!status) {
+  if (!status && tt_get_eager_mode() != TT_DEFER_AND_FUSE) {
     status = tt_plan_compile(*out_plan);
     if (status) tt_plan_release(*out_plan);
   }
@@ -290,7 +292,8 @@ static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, 
     }
   }
   if (overload->variant == TT_OUT) remember(plan, call);
-  return tt_plan_launch(plan, call, key, out_results);
+  return tt_get_eager_mode() == TT_DEFER_AND_FUSE ? tt_graph_append(plan, call, key, out_results)
+                                                  : tt_plan_launch(plan, call, key, out_results);
 }
 
 tt_status tt_call_run(const tt_call *call, tt_results *out_results, bool *out_miss) {

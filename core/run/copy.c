@@ -327,12 +327,7 @@ static tt_status share(const tt_tensor *dst, const tt_tensor *src, bool *out_sha
   if (tt_record_active() || !same_window(dst, src) || !tt_tensor_covers(dst, dst->storage->byte_size) ||
       !tt_tensor_covers(src, src->storage->byte_size))
     return TT_SUCCESS;
-  tt_buffer *buffer;
-  const tt_layout *layout;
-  TT_TRY(tt_storage_read(src->storage, &buffer, &layout));
-  if (!buffer) return TT_SUCCESS;
-  *out_shared = true;
-  return tt_storage_write(dst->storage, buffer, layout);
+  return tt_storage_share(dst->storage, src->storage, out_shared);
 }
 
 // Moves the elements to dst's device first, densely.

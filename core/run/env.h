@@ -17,6 +17,8 @@
   X(VIRTUAL_DEVICES, "TORCH_TPU_VIRTUAL_DEVICES", "1..256", "1", "number of devices of a virtual TPU")                  \
   X(LAUNCH_BLOCKING, "TORCH_TPU_LAUNCH_BLOCKING", "0|1", "0",                                                           \
     "1: start in EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING, which waits for every op, so that errors name the right line") \
+  X(DEFER_AND_FUSE, "TORCH_TPU_DEFER_AND_FUSE", "0|1", "0",                                                             \
+    "1: start in EagerMode.DEFER_AND_FUSE, which records ops and runs them together when a value is needed")             \
   X(FALLBACK, "TORCH_TPU_FALLBACK", "error|warn|allow", "warn",                                                         \
     "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")                        \
   X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \

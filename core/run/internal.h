@@ -43,6 +43,8 @@ void tt_queue_add_check(tt_device *device, tt_buffer *flag, const char *op_name,
 tt_status tt_queue_wait(tt_device *device);
 // The pending failure as far as it is known without waiting; it is then no longer pending.
 tt_status tt_queue_take_failure(tt_device *device);
+// Makes `failure`, taken over, the pending one unless there is one. NULL is fine.
+void tt_queue_note_failure(tt_device *device, tt_status failure);
 bool tt_queue_is_idle(tt_device *device);
 
 // A mark is the moment when all that is in flight now has finished. Reference-counted: tt_queue_mark gives one.

@@ -2,6 +2,8 @@
 //
 // Inputs are collected, storages about to be overwritten give up their buffer where nobody else holds it (donation), the
 // program starts, and its results go into the storages they belong to. Nothing waits, except in the launch-blocking mode.
+#include "run/launch.h"
+
 #include <string.h>
 
 #include "base/memory.h"
@@ -12,6 +14,71 @@
 #include "run/scalar.h"
 
 enum { INLINE_INPUTS = 48, INLINE_OUTPUTS = 24 };
+
+// --- for every mode ---------------------------------------------------------------------------------------------------------
+
+tt_status tt_launch_check(const tt_plan *plan, const tt_call *call) {
+  for (int i = 0; i < plan->requirement_count; ++i) {
+    const tt_requirement *r = &plan->requirements[i];
+    TT_TRY(r->test(call->args, r->arg, r->dtype));
+  }
+  return TT_SUCCESS;
+}
+
+tt_status tt_launch_results(const tt_plan *plan, int device_index, tt_results *results) {
+  results->count = plan->result_count;
+  results->items = results->inline_items;
+  if (plan->result_count > TT_INLINE_RESULTS) {
+    results->items = tt_calloc((size_t)plan->result_count, sizeof *results->items);
+    if (!results->items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running %s", plan->op_name);
+  }
+  for (int i = 0; i < plan->result_count; ++i) {
+    const tt_plan_result *r = &plan->results[i];
+    results->items[i] = (tt_result){NULL, r->dtype, r->rank, r->sizes, r->strides, device_index};
+  }
+  return TT_SUCCESS;
+}
+
+void tt_results_free(tt_results *results) {
+  if (results->items != results->inline_items) tt_free(results->items);
+  results->items = results->inline_items;
+  results->count = 0;
+}
+
+static tt_status random_state(const tt_plan *plan, const tt_call *call, uint64_t state[2]) {
+  tt_generator *generator = NULL;
+  for (int i = 0; i < call->arg_count; ++i)
+    if (call->args[i].kind == TT_ARG_GENERATOR) generator = call->args[i].u.generator;
+  if (!generator) TT_TRY(tt_generator_default(call->device_index, &generator));
+  tt_generator_advance(generator, (uint64_t)plan->random_count, state);
+  return TT_SUCCESS;
+}
+
+tt_status tt_launch_number(const tt_plan *plan, const tt_plan_input *in, const tt_call *call, const tt_key *key,
+                           tt_run_number *out) {
+  out->dtype = in->dtype;
+  out->is_random = in->kind == TT_INPUT_RANDOM;
+  switch (in->kind) {
+  case TT_INPUT_NUMBER: out->scalar = tt_scalar_of_arg(key->numbers[in->number]); break;
+  case TT_INPUT_CPU_SCALAR: out->scalar = tt_scalar_of_tensor(&call->tensors[in->slot]); break;
+  case TT_INPUT_DIGIT: {
+    int64_t digit = tt_digit_value(&in->digit, call->tensors[in->slot].offset);
+    out->scalar = (tt_scalar){true, digit, 0, 0};
+    break;
+  }
+  case TT_INPUT_OFFSET: out->scalar = (tt_scalar){true, call->tensors[in->slot].offset, 0, 0}; break;
+  default: return random_state(plan, call, out->state);
+  }
+  return TT_SUCCESS;
+}
+
+tt_status tt_run_number_buffer(tt_device *device, const tt_run_number *number, tt_buffer **out_buffer) {
+  if (!number->is_random) return tt_scalar_buffer(device, number->dtype, &number->scalar, out_buffer);
+  int64_t two = 2;
+  return tt_buffer_from_host(device, number->state, TT_U64, 1, &two, TT_HOST_COPY, NULL, out_buffer);
+}
+
+// --- one call ----------------------------------------------------------------------------------------------------------------
 
 typedef struct launch {
   tt_plan *plan;
@@ -82,34 +149,13 @@ static tt_status storage_input(launch *l, int index) {
   return tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", l->plan->op_name);
 }
 
-static tt_status random_input(launch *l, tt_buffer **out_buffer) {
-  tt_generator *generator = NULL;
-  for (int i = 0; i < l->call->arg_count; ++i)
-    if (l->call->args[i].kind == TT_ARG_GENERATOR) generator = l->call->args[i].u.generator;
-  if (!generator) TT_TRY(tt_generator_default(l->device->index, &generator));
-  uint64_t state[2];
-  tt_generator_advance(generator, (uint64_t)l->plan->random_count, state);
-  int64_t two = 2;
-  return tt_buffer_from_host(l->device, state, TT_U64, 1, &two, TT_HOST_COPY, NULL, out_buffer);
-}
-
 static tt_status collect_input(launch *l, int index) {
   const tt_plan_input *in = &l->plan->inputs[index];
   if (in->kind == TT_INPUT_STORAGE) return storage_input(l, index);
   set_bit(l->keep, index);
-  tt_scalar scalar;
-  switch (in->kind) {
-  case TT_INPUT_NUMBER: scalar = tt_scalar_of_arg(l->key->numbers[in->number]); break;
-  case TT_INPUT_CPU_SCALAR: scalar = tt_scalar_of_tensor(&l->call->tensors[in->slot]); break;
-  case TT_INPUT_DIGIT: {
-    int64_t digit = tt_digit_value(&in->digit, l->call->tensors[in->slot].offset);
-    scalar = (tt_scalar){true, digit, 0, 0};
-    break;
-  }
-  case TT_INPUT_OFFSET: scalar = (tt_scalar){true, l->call->tensors[in->slot].offset, 0, 0}; break;
-  default: return random_input(l, &l->inputs[index]);
-  }
-  return tt_scalar_buffer(l->device, in->dtype, &scalar, &l->inputs[index]);
+  tt_run_number number;
+  TT_TRY(tt_launch_number(l->plan, in, l->call, l->key, &number));
+  return tt_run_number_buffer(l->device, &number, &l->inputs[index]);
 }
 
 static tt_status collect_inputs(launch *l) {
@@ -151,26 +197,6 @@ static tt_status place_output(launch *l, int index, tt_results *results) {
   return tt_storage_create_with(buffer, out->layout, &results->items[out->result].storage);
 }
 
-static tt_status prepare_results(const tt_plan *plan, int device_index, tt_results *results) {
-  results->count = plan->result_count;
-  results->items = results->inline_items;
-  if (plan->result_count > TT_INLINE_RESULTS) {
-    results->items = tt_calloc((size_t)plan->result_count, sizeof *results->items);
-    if (!results->items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running %s", plan->op_name);
-  }
-  for (int i = 0; i < plan->result_count; ++i) {
-    const tt_plan_result *r = &plan->results[i];
-    results->items[i] = (tt_result){NULL, r->dtype, r->rank, r->sizes, r->strides, device_index};
-  }
-  return TT_SUCCESS;
-}
-
-void tt_results_free(tt_results *results) {
-  if (results->items != results->inline_items) tt_free(results->items);
-  results->items = results->inline_items;
-  results->count = 0;
-}
-
 static tt_status place_outputs(launch *l, tt_results *results) {
   tt_status status = TT_SUCCESS;
   int i = 0;
@@ -202,8 +228,7 @@ static tt_status execute(launch *l, tt_results *results) {
   if (!status) status = collect_inputs(l);
   if (!status) {
     set_counted(l, false);
-    status =
-        tt_executable_execute(l->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+    status = tt_executable_execute(l->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
   }
   if (status) {
     give_back(l);
@@ -216,13 +241,10 @@ static tt_status execute(launch *l, tt_results *results) {
 }
 
 tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *out_results) {
-  for (int i = 0; i < plan->requirement_count; ++i) {
-    const tt_requirement *r = &plan->requirements[i];
-    TT_TRY(r->test(call->args, r->arg, r->dtype));
-  }
+  TT_TRY(tt_launch_check(plan, call));
   launch l = {.plan = plan, .call = call, .key = key};
   l.device = tt_client_device(tt_runtime_client(), call->device_index);
-  tt_status status = prepare_results(plan, call->device_index, out_results);
+  tt_status status = tt_launch_results(plan, call->device_index, out_results);
   if (status || !plan->program) return status;
   status = tt_program_executable(plan->program, &l.executable);
   if (!status) status = prepare(&l);

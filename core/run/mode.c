@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "run/env.h"
+#include "run/graph.h"
 #include "run/runtime.h"
 
 enum { UNSET = -1 };
@@ -14,22 +15,19 @@ static _Atomic int fallback = UNSET;
 
 tt_eager_mode tt_get_eager_mode(void) {
   if (__builtin_expect(eager_mode == UNSET, 0)) {
-    eager_mode = tt_env_number(TT_ENV_LAUNCH_BLOCKING) != 0 ? TT_DEFER_NEVER_AND_LAUNCH_BLOCKING : TT_DEFER_NEVER;
+    eager_mode = tt_env_number(TT_ENV_LAUNCH_BLOCKING) != 0  ? TT_DEFER_NEVER_AND_LAUNCH_BLOCKING
+                 : tt_env_number(TT_ENV_DEFER_AND_FUSE) != 0 ? TT_DEFER_AND_FUSE
+                                                             : TT_DEFER_NEVER;
   }
   return (tt_eager_mode)eager_mode;
 }
 
 tt_status tt_set_eager_mode(tt_eager_mode mode) {
-  if (mode == TT_DEFER_AND_FUSE) {
-    return tt_error(TT_NOT_IMPLEMENTED,
-                    "EagerMode.DEFER_AND_FUSE is not implemented; torch.compile fuses a function's ops "
-                    "into one program");
-  }
-  if (mode != TT_DEFER_NEVER && mode != TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) {
+  if (mode != TT_DEFER_NEVER && mode != TT_DEFER_NEVER_AND_LAUNCH_BLOCKING && mode != TT_DEFER_AND_FUSE) {
     return tt_error(TT_VALUE, "there is no eager mode %d", (int)mode);
   }
   eager_mode = mode;
-  return TT_SUCCESS;
+  return mode == TT_DEFER_AND_FUSE ? TT_SUCCESS : tt_graph_run_all();
 }
 
 int tt_get_precision(void) { return precision; }

@@ -6,15 +6,6 @@
 #include "base/memory.h"
 #include "run/internal.h"
 
-enum {
-  // Up to these sizes of a program and its largest tensor a shorter compile is worth more than a faster run.
-  SMALL_PROGRAM_OPS = 60,
-  LEAST_EFFORT_ELEMENTS = 1 << 10,
-  LIGHT_EFFORT_ELEMENTS = 1 << 18,
-  // Up to this size a loop of cheap ops takes about as long as waking another thread.
-  SHORT_LOOP_ELEMENTS = 1 << 19,
-};
-
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while making a plan"); }
 
 tt_plan *tt_plan_retain(tt_plan *plan) {
@@ -37,7 +28,9 @@ static void *array(tt_plan *plan, int count, size_t size) {
 static tt_plan *new_plan(int inputs, int outputs, int results, int checks) {
   tt_plan *plan = tt_calloc(1, sizeof *plan);
   if (!plan) return NULL;
+  static _Atomic uint32_t last_serial = 0;
   atomic_init(&plan->references, 1);
+  plan->serial = atomic_fetch_add_explicit(&last_serial, 1, memory_order_relaxed) + 1;
   plan->inputs = array(plan, inputs, sizeof *plan->inputs);
   plan->outputs = array(plan, outputs, sizeof *plan->outputs);
   plan->results = array(plan, results, sizeof *plan->results);
@@ -118,19 +111,6 @@ static int64_t largest(const tt_recorder *r, const tt_plan *plan) {
   return most;
 }
 
-static tt_effort choose_effort(const tt_recorder *r, int64_t elements) {
-  int64_t ops = tt_builder_op_count(r->b);
-  if (ops > SMALL_PROGRAM_OPS) return TT_EFFORT_FULL; // where kernels repeat, the compiler finds it out
-  if (elements <= LEAST_EFFORT_ELEMENTS) return TT_EFFORT_LEAST;
-  return elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
-}
-
-static tt_compile_options choose_options(const tt_recorder *r, const tt_plan *plan) {
-  int64_t elements = largest(r, plan);
-  return (tt_compile_options){
-      .effort = choose_effort(r, elements), .short_loops = elements <= SHORT_LOOP_ELEMENTS, .exact = !r->single};
-}
-
 // Outputs: written slots, fresh results, checks.
 static tt_status fill_outputs(tt_recorder *r, const tt_plan_request *request, tt_plan *plan, tt_value **values,
                               int *out_count) {
@@ -173,7 +153,7 @@ static tt_status fill(tt_recorder *r, const tt_plan_request *request, tt_plan *p
   TT_TRY(fill_outputs(r, request, plan, values, &count));
   alias_outputs(r, plan, aliases);
   if (!count) return TT_SUCCESS;
-  const tt_compile_options options = choose_options(r, plan);
+  const tt_compile_options options = tt_program_options(tt_builder_op_count(r->b), largest(r, plan), !r->single);
   return tt_program_create(r->b, count, values, aliases, &options, &plan->program);
 }
 

@@ -45,6 +45,7 @@ typedef struct tt_plan_check {
 
 typedef struct tt_plan {
   _Atomic int32_t references;
+  uint32_t serial;     // no other plan of the process has it
   tt_program *program; // NULL when there is nothing to run
   const char *op_name; // static
   int64_t random_count;

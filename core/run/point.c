@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "base/memory.h"
+#include "run/graph.h"
 #include "run/internal.h"
 
 struct tt_point {
@@ -32,6 +33,7 @@ void tt_point_destroy(tt_point *point) {
 tt_status tt_point_record(tt_point *point, int index) {
   tt_device *device = NULL;
   TT_TRY(tt_device_find(index, &device));
+  TT_TRY(tt_graph_run(device)); // what was deferred lies before the point
   tt_mark *mark = NULL;
   TT_TRY(tt_queue_mark(device, &mark));
   pthread_mutex_lock(&point->lock);

@@ -8,7 +8,27 @@
 #include "run/call.h"
 #include "run/internal.h"
 
+enum {
+  // Up to these sizes of a program and its largest tensor a shorter compile is worth more than a faster run.
+  SMALL_PROGRAM_OPS = 60,
+  LEAST_EFFORT_ELEMENTS = 1 << 10,
+  LIGHT_EFFORT_ELEMENTS = 1 << 18,
+  // Up to this size a loop of cheap ops takes about as long as waking another thread.
+  SHORT_LOOP_ELEMENTS = 1 << 19,
+};
+
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while making a program"); }
+
+tt_compile_options tt_program_options(int64_t ops, int64_t elements, bool exact) {
+  tt_compile_options options = {.short_loops = elements <= SHORT_LOOP_ELEMENTS, .exact = exact};
+  if (ops > SMALL_PROGRAM_OPS) // where kernels repeat, the compiler finds it out
+    options.effort = TT_EFFORT_FULL;
+  else if (elements <= LEAST_EFFORT_ELEMENTS)
+    options.effort = TT_EFFORT_LEAST;
+  else
+    options.effort = elements <= LIGHT_EFFORT_ELEMENTS ? TT_EFFORT_LIGHT : TT_EFFORT_FULL;
+  return options;
+}
 
 tt_program *tt_program_retain(tt_program *program) {
   atomic_fetch_add_explicit(&program->references, 1, memory_order_relaxed);

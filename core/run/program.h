@@ -24,6 +24,10 @@ typedef struct tt_program {
   tt_arena arena;                      // owns the arrays
 } tt_program;
 
+// What suits a program of that many ops whose largest tensor has that many elements. `exact`: it has the ops of several calls,
+// which must give the values that each gives alone.
+tt_compile_options tt_program_options(int64_t ops, int64_t elements, bool exact);
+
 // Takes the builder's program with these results. `aliases` has one entry per parameter. One reference, the caller's.
 tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
                             const tt_compile_options *options, tt_program **out_program);

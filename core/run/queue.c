@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "graph/storage.h"
+#include "run/graph.h"
 #include "run/internal.h"
 
 enum { CAPACITY = 1024 };
@@ -69,6 +70,14 @@ static void note_failure(queue *q, tt_device *device, tt_status status) {
   }
   q->failure = tt_status_join(q->failure, status);
   atomic_store_explicit(&q->has_failure, true, memory_order_relaxed);
+}
+
+void tt_queue_note_failure(tt_device *device, tt_status failure) {
+  if (failure == NULL) return;
+  queue *q = queue_of(device);
+  pthread_mutex_lock(&q->lock);
+  note_failure(q, device, failure);
+  pthread_mutex_unlock(&q->lock);
 }
 
 static tt_status take_failure(queue *q) {
@@ -280,13 +289,14 @@ bool tt_queue_is_idle(tt_device *device) {
 tt_status tt_synchronize(int index) {
   tt_device *device = NULL;
   TT_TRY(tt_device_find(index, &device));
-  return tt_queue_wait(device);
+  tt_status status = tt_graph_run(device);
+  return tt_status_join(status, tt_queue_wait(device));
 }
 
 bool tt_device_is_idle(int index) {
   if (!tt_runtime_started() || tt_runtime_in_bad_fork()) return true;
   tt_device *device = tt_client_device(tt_runtime_client(), index);
-  return device == NULL || tt_queue_is_idle(device);
+  return device == NULL || (tt_graph_is_empty(device) && tt_queue_is_idle(device));
 }
 
 void tt_runtime_settle(void) {

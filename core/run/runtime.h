@@ -92,8 +92,10 @@ tt_status tt_point_elapsed_ms(tt_point *start, tt_point *end, double *out_ms); /
 
 // --- modes ----------------------------------------------------------------------------------------------------------------
 typedef enum tt_eager_mode { TT_DEFER_NEVER, TT_DEFER_NEVER_AND_LAUNCH_BLOCKING, TT_DEFER_AND_FUSE } tt_eager_mode;
-tt_eager_mode tt_get_eager_mode(void);           // TORCH_TPU_LAUNCH_BLOCKING=1 starts in the blocking one
-tt_status tt_set_eager_mode(tt_eager_mode mode); // of the process; TT_NOT_IMPLEMENTED for TT_DEFER_AND_FUSE
+// TORCH_TPU_LAUNCH_BLOCKING=1 starts in the blocking one, TORCH_TPU_DEFER_AND_FUSE=1 in the deferring one.
+tt_eager_mode tt_get_eager_mode(void);
+// Of the process. What was deferred runs first; its failure comes out here, and the mode is set all the same.
+tt_status tt_set_eager_mode(tt_eager_mode mode);
 // Precision of float32 matmuls: -1 = follow torch.set_float32_matmul_precision, else a tt_precision. Of the process.
 int tt_get_precision(void);
 void tt_set_precision(int precision);
@@ -107,6 +109,7 @@ void tt_set_fallback(tt_fallback fallback);
   X(compiles, "programs given to the compiler")                                                                         \
   X(cache_hits, "programs found compiled: same text, other signature")                                                  \
   X(plan_hits, "calls whose signature was seen before")                                                                 \
+  X(graph_hits, "graphs of deferred calls that were seen before")                                                       \
   X(executions, "programs run")                                                                                         \
   X(host_waits, "times the host waited for the device")                                                                 \
   X(bytes_to_device, "bytes copied from the host")                                                                      \

@@ -1,0 +1,240 @@
+// fuse.c - the program of a graph: found by the graph's key, or put together of the plans' fragments.
+#include <string.h>
+
+#include "base/map.h"
+#include "base/memory.h"
+#include "graph/storage.h"
+#include "run/graph_internal.h"
+#include "run/internal.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `programs`
+static tt_map programs = TT_MAP_INIT;                    // key -> tt_graph_program, one reference each
+
+static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while fusing calls"); }
+
+void tt_graph_program_release(tt_graph_program *p) {
+  if (!p || atomic_fetch_sub_explicit(&p->references, 1, memory_order_acq_rel) != 1) return;
+  tt_program_release(p->program);
+  tt_free(p);
+}
+
+static tt_graph_program *retain(tt_graph_program *p) {
+  atomic_fetch_add_explicit(&p->references, 1, memory_order_relaxed);
+  return p;
+}
+
+// --- what decides on the program ---------------------------------------------------------------------------------------------
+
+// The live values, and which buffer each may be written into.
+typedef struct shape {
+  int *outputs, output_count; // numbers of live values
+  int *aliases;               // per buffer: an output's position or -1
+  int *origins;               // per value: the buffer that it is a new version of, -1
+  int check_count;
+} shape;
+
+static int output_origin(const tt_graph *g, const shape *s, const tt_node *node, int output) {
+  const tt_plan *plan = node->plan;
+  int slot = plan->outputs[output].slot;
+  for (int i = 0; slot >= 0 && i < plan->input_count; ++i) {
+    const tt_plan_input *in = &plan->inputs[i];
+    if (!in->overwritten || in->slot != slot || in->kind != TT_INPUT_STORAGE) continue;
+    tt_ref ref = g->refs[node->first_ref + i];
+    return tt_ref_kind_of(ref) == TT_REF_BUFFER ? tt_ref_index(ref) : s->origins[tt_ref_index(ref)];
+  }
+  return -1;
+}
+
+static void find_shape(const tt_graph *g, shape *s) {
+  for (int n = 0; n < g->node_count; ++n) {
+    const tt_node *node = &g->nodes[n];
+    s->check_count += node->plan->check_count;
+    for (int i = 0; i < node->plan->output_count; ++i) s->origins[node->first_value + i] = output_origin(g, s, node, i);
+  }
+  for (int i = 0; i < g->buffer_count; ++i) s->aliases[i] = -1;
+  for (int v = 0; v < g->value_count; ++v) {
+    if (!tt_pending_is_live(g->values[v])) continue;
+    int buffer = s->origins[v];
+    if (buffer >= 0 && s->aliases[buffer] < 0) s->aliases[buffer] = s->output_count;
+    s->outputs[s->output_count++] = v;
+  }
+}
+
+// Numbers of words of the key: each node's plan and refs, the outputs, the aliases.
+static uint32_t *make_key(const tt_graph *g, const shape *s, size_t *out_size) {
+  size_t count = (size_t)g->node_count + (size_t)g->ref_count + (size_t)s->output_count + (size_t)g->buffer_count + 2;
+  uint32_t *words = tt_malloc(count * sizeof *words), *at = words;
+  if (!words) return NULL;
+  for (int n = 0; n < g->node_count; ++n) {
+    const tt_node *node = &g->nodes[n];
+    *at++ = node->plan->serial;
+    memcpy(at, g->refs + node->first_ref, (size_t)node->plan->input_count * sizeof *at);
+    at += node->plan->input_count;
+  }
+  *at++ = (uint32_t)s->output_count;
+  memcpy(at, s->outputs, (size_t)s->output_count * sizeof *at);
+  at += s->output_count;
+  *at++ = (uint32_t)g->buffer_count;
+  memcpy(at, s->aliases, (size_t)g->buffer_count * sizeof *at);
+  *out_size = count * sizeof *words;
+  return words;
+}
+
+// --- putting it together -----------------------------------------------------------------------------------------------------
+
+typedef struct fusion {
+  const tt_graph *g;
+  const shape *s;
+  tt_builder *b;
+  tt_value **values, **buffers, **numbers, **results;
+  int result_count;
+  int64_t largest; // elements of the largest tensor
+} fusion;
+
+static tt_status reserve_values(fusion *f) {
+  const tt_graph *g = f->g;
+  tt_arena *arena = tt_builder_arena(f->b);
+  f->values = tt_arena_allocate(arena, (size_t)g->value_count + 1, sizeof *f->values);
+  f->buffers = tt_arena_allocate(arena, (size_t)g->buffer_count + 1, sizeof *f->buffers);
+  f->numbers = tt_arena_allocate(arena, (size_t)g->number_count + 1, sizeof *f->numbers);
+  f->results = tt_arena_allocate(arena, (size_t)(f->s->output_count + f->s->check_count) + 1, sizeof *f->results);
+  return f->values && f->buffers && f->numbers && f->results ? TT_SUCCESS : out_of_memory();
+}
+
+static void add_parameters(fusion *f) {
+  const tt_graph *g = f->g;
+  for (int i = 0; i < g->buffer_count; ++i) {
+    const tt_layout *layout = g->buffers[i].layout;
+    f->buffers[i] = tt_builder_parameter(f->b, layout->dtype, layout->rank, layout->dims);
+    if (layout->count > f->largest) f->largest = layout->count;
+  }
+  static const int64_t two = 2;
+  for (int i = 0; i < g->number_count; ++i)
+    f->numbers[i] = g->numbers[i].is_random ? tt_builder_parameter(f->b, TT_U64, 1, &two)
+                                            : tt_builder_parameter(f->b, g->numbers[i].dtype, 0, NULL);
+}
+
+static tt_value *value_of(const fusion *f, tt_ref ref) {
+  int i = tt_ref_index(ref);
+  switch (tt_ref_kind_of(ref)) {
+  case TT_REF_VALUE: return f->values[i];
+  case TT_REF_BUFFER: return f->buffers[i];
+  default: return f->numbers[i];
+  }
+}
+
+// Inlines the node's fragment. Its checks go behind the live values among the results.
+static tt_status add_node(fusion *f, const tt_node *node, int *io_check) {
+  const tt_plan *plan = node->plan;
+  tt_arena *arena = tt_builder_arena(f->b);
+  tt_value **operands = tt_arena_allocate(arena, (size_t)plan->input_count + 1, sizeof *operands);
+  tt_value **results = tt_arena_allocate(arena, (size_t)(plan->output_count + plan->check_count) + 1, sizeof *results);
+  if (!operands || !results) return out_of_memory();
+  for (int i = 0; i < plan->input_count; ++i) operands[i] = value_of(f, f->g->refs[node->first_ref + i]);
+  tt_fragment_inline(f->b, &plan->program->fragment, operands, results);
+  for (int i = 0; i < plan->output_count; ++i) {
+    f->values[node->first_value + i] = results[i];
+    if (plan->outputs[i].layout->count > f->largest) f->largest = plan->outputs[i].layout->count;
+  }
+  for (int i = 0; i < plan->check_count; ++i) f->results[(*io_check)++] = results[plan->output_count + i];
+  return TT_SUCCESS;
+}
+
+static tt_status fuse(fusion *f, tt_graph_program *p) {
+  const tt_graph *g = f->g;
+  TT_TRY(reserve_values(f));
+  add_parameters(f);
+  int check = f->s->output_count;
+  for (int n = 0; n < g->node_count; ++n) TT_TRY(add_node(f, &g->nodes[n], &check));
+  for (int i = 0; i < f->s->output_count; ++i) f->results[i] = f->values[f->s->outputs[i]];
+  int parameters = g->buffer_count + g->number_count;
+  int *aliases = tt_arena_allocate(tt_builder_arena(f->b), (size_t)parameters + 1, sizeof *aliases);
+  if (!aliases) return out_of_memory();
+  for (int i = 0; i < parameters; ++i) aliases[i] = i < g->buffer_count ? p->aliases[i] : -1;
+  const tt_compile_options options = tt_program_options(tt_builder_op_count(f->b), f->largest, /*exact=*/true);
+  return tt_program_create(f->b, check, f->results, aliases, &options, &p->program);
+}
+
+// A block of its own that holds the arrays too.
+static tt_graph_program *new_program(const tt_graph *g, const shape *s) {
+  size_t ints = (size_t)s->output_count + (size_t)g->buffer_count;
+  tt_graph_program *p = tt_calloc(1, sizeof *p + ints * sizeof(int));
+  if (!p) return NULL;
+  atomic_init(&p->references, 1);
+  p->output_count = s->output_count;
+  p->check_count = s->check_count;
+  int *arrays = (int *)(p + 1);
+  p->outputs = memcpy(arrays, s->outputs, (size_t)s->output_count * sizeof(int));
+  p->aliases = memcpy(arrays + s->output_count, s->aliases, (size_t)g->buffer_count * sizeof(int));
+  return p;
+}
+
+static tt_status make_program(const tt_graph *g, const shape *s, tt_graph_program **out_program) {
+  tt_graph_program *p = new_program(g, s);
+  if (!p) return out_of_memory();
+  tt_status status = TT_SUCCESS;
+  if (s->output_count + s->check_count > 0) {
+    fusion f = {.g = g, .s = s};
+    status = tt_builder_create(tt_runtime_target(), &f.b);
+    if (!status) {
+      status = fuse(&f, p);
+      tt_builder_free(f.b);
+    }
+  }
+  if (status)
+    tt_graph_program_release(p);
+  else
+    *out_program = p;
+  return status;
+}
+
+static tt_status find_or_make(const tt_graph *g, const shape *s, const void *key, size_t size,
+                              tt_graph_program **out_program) {
+  uint64_t hash = tt_hash(key, size);
+  pthread_mutex_lock(&lock);
+  tt_graph_program *p = tt_map_get(&programs, hash, key, size);
+  if (p) retain(p);
+  pthread_mutex_unlock(&lock);
+  if (p) {
+    tt_counter_add(TT_COUNTER_graph_hits, 1);
+    *out_program = p;
+    return TT_SUCCESS;
+  }
+  TT_TRY(make_program(g, s, &p));
+  pthread_mutex_lock(&lock);
+  void *old = NULL;
+  tt_status status = tt_map_set(&programs, hash, key, size, p, &old);
+  pthread_mutex_unlock(&lock);
+  tt_graph_program_release(old);
+  if (!status) retain(p);
+  *out_program = p;
+  if (status) tt_graph_program_release(p);
+  return status;
+}
+
+tt_status tt_graph_program_find(const tt_graph *g, tt_graph_program **out_program) {
+  int *ints = tt_malloc(((size_t)g->value_count * 2 + (size_t)g->buffer_count + 1) * sizeof *ints);
+  if (!ints) return out_of_memory();
+  shape s = {.outputs = ints, .origins = ints + g->value_count, .aliases = ints + 2 * g->value_count};
+  find_shape(g, &s);
+  size_t size;
+  uint32_t *key = make_key(g, &s, &size);
+  tt_status status = key ? find_or_make(g, &s, key, size, out_program) : out_of_memory();
+  tt_free(key);
+  tt_free(ints);
+  return status;
+}
+
+static void release_entry(void *user, const tt_map_entry *entry) {
+  (void)user;
+  tt_graph_program_release(entry->value);
+}
+
+void tt_graph_programs_forget(void) {
+  pthread_mutex_lock(&lock);
+  tt_map forgotten = programs;
+  programs = TT_MAP_INIT;
+  pthread_mutex_unlock(&lock);
+  tt_map_each(&forgotten, release_entry, NULL);
+  tt_map_free(&forgotten);
+}
