@@ -103,6 +103,16 @@ py::dict counters() {
   return result;
 }
 
+// What is pending for the tensor, in the form of a tt_graph_format.
+std::string pending_graph(const at::Tensor &tensor, int format) {
+  const tt_tensor described = describe(tensor);
+  char *text = nullptr;
+  TT_CHECK(tt_pending_graph(described.device_index, described.storage, format, &text));
+  std::string graph = text;
+  tt_text_free(text);
+  return graph;
+}
+
 py::list ops() {
   py::list result;
   for (const auto &op : supported_ops()) result.append(py::make_tuple(op.name, op.how, op.row));
@@ -177,7 +187,8 @@ void define(py::module_ &m) {
   m.def("_empty_cache", [] { TT_CHECK(tt_device_empty_cache()); }, unlocked());
 
   m.def("_get_eager_mode", [] { return static_cast<int>(tt_get_eager_mode()); });
-  m.def("_set_eager_mode", [](int mode) { TT_CHECK(tt_set_eager_mode(static_cast<tt_eager_mode>(mode))); });
+  m.def("_set_eager_mode", [](int mode) { TT_CHECK(tt_set_eager_mode(static_cast<tt_eager_mode>(mode))); }, unlocked());
+  m.def("_pending_graph", &pending_graph);
   m.def("_get_precision", &tt_get_precision);
   m.def("_set_precision", &tt_set_precision);
   m.def("_get_fallback", [] { return kFallbacks[tt_get_fallback()]; });

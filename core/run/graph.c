@@ -27,10 +27,9 @@ static void graphs_initialize(void) {
   tt_pending_set_runner(tt_graph_run);
 }
 
-static tt_graph *graph_of(tt_device *device) {
+tt_graph *tt_graph_of(tt_device *device) {
   pthread_once(&graphs_once, graphs_initialize);
-  tt_graph *g = &graphs[device->index];
-  return g;
+  return &graphs[device->index];
 }
 
 static tt_status out_of_memory(void) { return tt_error(TT_OUT_OF_MEMORY, "out of host memory while deferring a call"); }
@@ -358,7 +357,7 @@ tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key,
   tt_status status = tt_launch_results(plan, call->device_index, out_results);
   if (status || !plan->program) return status;
   tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
-  tt_graph *g = graph_of(device);
+  tt_graph *g = tt_graph_of(device);
   pthread_mutex_lock(&g->lock);
   if (!g->device) {
     g->device = device;
@@ -375,7 +374,7 @@ tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key,
 }
 
 tt_status tt_graph_run(tt_device *device) {
-  tt_graph *g = graph_of(device);
+  tt_graph *g = tt_graph_of(device);
   pthread_mutex_lock(&g->lock);
   tt_status status = run(g);
   pthread_mutex_unlock(&g->lock);
@@ -383,7 +382,7 @@ tt_status tt_graph_run(tt_device *device) {
 }
 
 bool tt_graph_is_empty(tt_device *device) {
-  tt_graph *g = graph_of(device);
+  tt_graph *g = tt_graph_of(device);
   pthread_mutex_lock(&g->lock);
   bool is_empty = g->node_count == 0;
   tt_queue_note_failure(device, run(g));

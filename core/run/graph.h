@@ -35,6 +35,16 @@ tt_status tt_graph_run_all(void);
 // Is nothing deferred? What was is started, so that somebody who asks again and again sees an end.
 bool tt_graph_is_empty(tt_device *device);
 
+// How a graph may be shown.
+typedef enum tt_graph_format {
+  TT_GRAPH_TEXT,      // one line a call: "%3: Float[2, 3] = add(%1, buffer 0: Float[2, 3], 2.0)"
+  TT_GRAPH_STABLEHLO, // the program that would run now
+  TT_GRAPH_GRAPHVIZ,  // the calls and values in the dot language
+} tt_graph_format;
+// Appends what is pending on the device. With a storage, text and Graphviz show only the calls that its value needs, and
+// nothing when it has a value.
+tt_status tt_graph_show(tt_device *device, tt_storage *storage, tt_graph_format format, tt_string *out);
+
 // Forgets the programs of graphs; see tt_plans_forget.
 void tt_graph_programs_forget(void);
 

@@ -50,6 +50,8 @@ typedef struct tt_graph_program {
   int *aliases; // per buffer the output that may take its memory, -1 for none
 } tt_graph_program;
 
+// The device's graph.
+tt_graph *tt_graph_of(tt_device *device);
 // The program of the graph as it stands, found by its key or made. The caller holds the graph's lock, and owns one reference.
 tt_status tt_graph_program_find(const tt_graph *g, tt_graph_program **out_program);
 void tt_graph_program_release(tt_graph_program *program); // NULL is fine

@@ -96,6 +96,9 @@ typedef enum tt_eager_mode { TT_DEFER_NEVER, TT_DEFER_NEVER_AND_LAUNCH_BLOCKING,
 tt_eager_mode tt_get_eager_mode(void);
 // Of the process. What was deferred runs first; its failure comes out here, and the mode is set all the same.
 tt_status tt_set_eager_mode(tt_eager_mode mode);
+// What is deferred and not run yet, as text; a tt_graph_format of run/graph.h says in which form, and `storage` (may be NULL)
+// whose value's part. Free with tt_text_free.
+tt_status tt_pending_graph(int index, tt_storage *storage, int format, char **out_text);
 // Precision of float32 matmuls: -1 = follow torch.set_float32_matmul_precision, else a tt_precision. Of the process.
 int tt_get_precision(void);
 void tt_set_precision(int precision);

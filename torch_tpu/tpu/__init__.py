@@ -43,7 +43,7 @@ from torch_tpu.tpu.memory import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
-from torch_tpu.tpu.modes import EagerMode, Precision, precision, set_eager_mode
+from torch_tpu.tpu.modes import EagerMode, Precision, pending_graph, precision, set_eager_mode
 from torch_tpu.tpu.random import (
     get_rng_state,
     get_rng_state_all,
@@ -97,6 +97,7 @@ __all__ = [
     "memory_reserved",
     "memory_stats",
     "memory_summary",
+    "pending_graph",
     "precision",
     "reset_accumulated_memory_stats",
     "reset_counters",

@@ -5,6 +5,8 @@ Both belong to the process, not to a thread: autograd runs backward passes on th
 
 import enum
 
+import torch
+
 from torch_tpu import _C
 
 
@@ -15,7 +17,8 @@ class EagerMode(enum.Enum):
     DEFER_NEVER = 0
     #: Debug: the same, waiting after each call, so that an error points at the line that caused it.
     DEFER_NEVER_AND_LAUNCH_BLOCKING = 1
-    #: Calls are recorded and run together. Not implemented yet.
+    #: Calls are recorded and run together, as one program, when a value is needed: a host read, a print, a save, an event, a
+    #: synchronisation, or when the graph has become long.
     DEFER_AND_FUSE = 2
 
 
@@ -60,7 +63,7 @@ def set_allow_excess_precision(allow: bool) -> None:
 class set_eager_mode:  # noqa: N801  (a function that may be used in a with statement, like torch.set_grad_enabled)
     """Sets the eager mode at once; used as a context manager it restores the old one at the end.
 
-    Raises NotImplementedError for ``EagerMode.DEFER_AND_FUSE``.
+    What was deferred runs when ``EagerMode.DEFER_AND_FUSE`` ends; its failure, if it has one, is raised here.
     """
 
     def __init__(self, mode: EagerMode) -> None:
@@ -74,6 +77,24 @@ class set_eager_mode:  # noqa: N801  (a function that may be used in a with stat
 
     def __exit__(self, *exc: object) -> None:
         _C._set_eager_mode(self._previous)
+
+
+_FORMATS = ("text", "stablehlo", "graphviz")
+
+
+def pending_graph(tensor: torch.Tensor, format: str = "text") -> str:  # noqa: A002  (named as in torch.onnx and str.format)
+    """Shows what is deferred and not run yet; looking runs nothing.
+
+    Args:
+        tensor: a TPU tensor. ``"text"`` and ``"graphviz"`` show the calls that its value needs: none if it is there.
+        format: ``"text"``, a line per call with its results, operands and numbers; ``"stablehlo"``, the program of all that is
+            pending on the tensor's device, as it would run now; ``"graphviz"``, the calls in the dot language.
+    """
+    if format not in _FORMATS:
+        raise ValueError(f"format must be 'text', 'stablehlo' or 'graphviz', got {format!r}")
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "tpu":
+        raise TypeError("pending_graph wants a TPU tensor")
+    return _C._pending_graph(tensor, _FORMATS.index(format))
 
 
 class precision:  # noqa: N801
