@@ -15,6 +15,8 @@
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static tt_storage *live[TT_MAX_DEVICES]; // first of each device
 static int64_t live_count[TT_MAX_DEVICES];
+static _Atomic uint64_t newest;                    // number of the storage created last
+static _Atomic int64_t live_bytes[TT_MAX_DEVICES]; // written under the lock or with a storage's size
 
 static inline void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -44,6 +46,7 @@ static void live_insert(tt_storage *storage) {
   if (storage->next != NULL) storage->next->previous = storage;
   live[index] = storage;
   live_count[index]++;
+  live_bytes[index] += storage->byte_size;
   pthread_mutex_unlock(&live_lock);
 }
 
@@ -57,7 +60,14 @@ static void live_remove(tt_storage *storage) {
   }
   if (storage->next != NULL) storage->next->previous = storage->previous;
   live_count[index]--;
+  live_bytes[index] -= storage->byte_size;
   pthread_mutex_unlock(&live_lock);
+}
+
+uint64_t tt_storage_newest(void) { return atomic_load_explicit(&newest, memory_order_relaxed); }
+
+int64_t tt_storage_live_bytes(const tt_device *device) {
+  return atomic_load_explicit(&live_bytes[device->index], memory_order_relaxed);
 }
 
 tt_storage *tt_storage_at(const void *address, int64_t *out_byte_offset) {
@@ -83,6 +93,7 @@ static tt_status storage_allocate(tt_device *device, int64_t byte_size, tt_stora
   atomic_init(&storage->references, 1);
   atomic_flag_clear(&storage->lock);
   storage->device = device;
+  storage->number = atomic_fetch_add_explicit(&newest, 1, memory_order_relaxed) + 1;
   storage->byte_size = byte_size;
   if (byte_size > 0) {
     tt_status status = tt_address_take(device->index, byte_size, &storage->address);
@@ -352,6 +363,7 @@ tt_status tt_storage_take(tt_storage *storage, tt_buffer **out_buffer, const tt_
 static void *swap_block(tt_storage *storage, int64_t byte_size, void *address) {
   tt_storage_lock(storage);
   void *old = storage->address;
+  live_bytes[storage->device->index] += byte_size - storage->byte_size;
   storage->byte_size = byte_size;
   storage->address = address;
   tt_storage_unlock(storage);

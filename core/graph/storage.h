@@ -46,6 +46,7 @@ struct tt_storage {
   _Atomic int32_t references;
   atomic_flag lock;
   tt_device *device;
+  uint64_t number; // in the order of creation, from 1
   int64_t byte_size;
   void *address;           // of the reserved range; NULL for zero bytes
   bool counted;            // byte_size is in the device's memory statistics (no buffer yet)
@@ -121,6 +122,10 @@ tt_status tt_storage_take(tt_storage *storage, tt_buffer **out_buffer, const tt_
 // program). A size that does not change leaves all as it is. On failure too. Errors as tt_storage_create.
 tt_status tt_storage_set_size(tt_storage *storage, int64_t byte_size);
 
+// The number of the storage created last.
+uint64_t tt_storage_newest(void);
+// Bytes of all live storages of a device, whether there is memory behind them yet or not.
+int64_t tt_storage_live_bytes(const tt_device *device);
 // Would `byte_size` bytes more fit the device's memory? TT_OUT_OF_MEMORY in torch's words, with the largest live tensors,
 // otherwise; counted in the statistics. For results of programs, before they run.
 tt_status tt_storage_check_limit(tt_device *device, int64_t byte_size);

@@ -12,6 +12,7 @@ enum {
   // Compile time grows faster than the number of ops beyond about this many (a chain of 20,000 takes minutes).
   MAX_OPS = 4000,
   MAX_NODES = 1000,
+  FIRST_SEARCH = 128, // calls in a graph
 };
 
 static tt_graph graphs[TT_MAX_DEVICES];
@@ -147,8 +148,21 @@ static tt_status write_storages(tt_graph *g, const tt_plan *plan, const tt_call 
   return status;
 }
 
+static uint64_t oldest_storage(const tt_plan *plan, const tt_call *call) {
+  uint64_t oldest = UINT64_MAX;
+  for (int i = 0; i < plan->input_count; ++i) {
+    const tt_plan_input *in = &plan->inputs[i];
+    if (in->kind != TT_INPUT_STORAGE || in->constant) continue;
+    uint64_t number = call->tensors[in->slot].storage->number;
+    if (number < oldest) oldest = number;
+  }
+  return oldest == UINT64_MAX ? 0 : oldest;
+}
+
 static tt_status append(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *results) {
   if (!reserve_for(g, plan)) return out_of_memory();
+  const tt_noted_call noted = {plan->serial, tt_storage_live_bytes(g->device), oldest_storage(plan, call),
+                               tt_storage_newest()};
   TT_TRY(bind_inputs(g, plan, call, key));
   TT_TRY(make_values(g, plan, results));
   tt_status status = write_storages(g, plan, call);
@@ -156,6 +170,7 @@ static tt_status append(tt_graph *g, tt_plan *plan, const tt_call *call, const t
   g->ref_count += plan->input_count;
   g->value_count += plan->output_count;
   g->op_count += plan->program->fragment.op_count;
+  g->is_due = tt_repeat_note(&g->repeat, &noted, g->node_count);
   return status;
 }
 
@@ -167,6 +182,8 @@ static void empty(tt_graph *g) {
   for (int i = 0; i < g->buffer_count; ++i) tt_buffer_release(g->buffers[i].buffer);
   g->node_count = g->ref_count = g->value_count = g->buffer_count = g->number_count = 0;
   g->op_count = 0;
+  g->is_due = false;
+  g->next_search = FIRST_SEARCH;
   g->number = next_number();
 }
 
@@ -350,6 +367,20 @@ static tt_status run(tt_graph *g) {
   return status;
 }
 
+// A graph in which no step has ended yet is searched whenever it has doubled.
+static void look_for_steps(tt_graph *g) {
+  g->next_search = 2 * g->node_count;
+  tt_repeat_search(&g->repeat, g->node_count / 2);
+}
+
+// Runs the graph where a step ends or, when it has become long, where it is. Before the next call rather than behind the last:
+// what dies in between is then no result.
+static tt_status make_room(tt_graph *g) {
+  bool is_long = g->op_count >= MAX_OPS || g->node_count >= MAX_NODES;
+  if (!g->is_due && g->node_count >= g->next_search) look_for_steps(g);
+  return g->is_due || is_long ? run(g) : TT_SUCCESS;
+}
+
 // --- for other files ---------------------------------------------------------------------------------------------------------
 
 tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *out_results) {
@@ -361,10 +392,10 @@ tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key,
   pthread_mutex_lock(&g->lock);
   if (!g->device) {
     g->device = device;
-    g->number = next_number();
+    empty(g);
   }
-  status = append(g, plan, call, key, out_results);
-  if (!status && (g->op_count >= MAX_OPS || g->node_count >= MAX_NODES)) status = run(g);
+  status = make_room(g);
+  if (!status) status = append(g, plan, call, key, out_results);
   pthread_mutex_unlock(&g->lock);
   if (status) {
     for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
@@ -376,6 +407,8 @@ tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key,
 tt_status tt_graph_run(tt_device *device) {
   tt_graph *g = tt_graph_of(device);
   pthread_mutex_lock(&g->lock);
+  if (g->node_count >= FIRST_SEARCH) look_for_steps(g);
+  tt_repeat_disturb(&g->repeat);
   tt_status status = run(g);
   pthread_mutex_unlock(&g->lock);
   return status;

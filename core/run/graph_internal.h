@@ -7,6 +7,7 @@
 #include "graph/pending.h"
 #include "run/graph.h"
 #include "run/launch.h"
+#include "run/repeat.h"
 
 // What an input of a node is: a kind and the number in the array of that kind.
 typedef enum tt_ref_kind { TT_REF_VALUE, TT_REF_BUFFER, TT_REF_NUMBER } tt_ref_kind;
@@ -38,6 +39,9 @@ typedef struct tt_graph {
   int node_count, ref_count, value_count, buffer_count, number_count;
   int node_capacity, ref_capacity, value_capacity, buffer_capacity, number_capacity;
   int64_t op_count; // of all fragments
+  tt_repeat repeat;
+  int next_search; // number of nodes at which to look for a repetition
+  bool is_due;     // a boundary lies behind the newest node: run before the next
 } tt_graph;
 
 // A graph's program and how to launch it. Its arguments are the graph's buffers, then its numbers; its results the live

@@ -148,8 +148,8 @@ static tt_status show_program(const tt_graph *g, tt_string *out) {
 tt_status tt_graph_show(tt_device *device, tt_storage *storage, tt_graph_format format, tt_string *out) {
   tt_graph *g = tt_graph_of(device);
   pthread_mutex_lock(&g->lock);
-  tt_status status = format == TT_GRAPH_STABLEHLO ? show_program(g, out)
-                                                  : show_calls(g, storage, format == TT_GRAPH_GRAPHVIZ, out);
+  tt_status status =
+      format == TT_GRAPH_STABLEHLO ? show_program(g, out) : show_calls(g, storage, format == TT_GRAPH_GRAPHVIZ, out);
   pthread_mutex_unlock(&g->lock);
   return status;
 }
