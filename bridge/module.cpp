@@ -38,6 +38,7 @@ void register_all() {
   register_autocast();
   register_attention();
   register_linalg();
+  register_site();
 }
 
 void set_search_dirs(const std::vector<std::string> &dirs) {

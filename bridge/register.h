@@ -16,5 +16,6 @@ void register_sparse();
 void register_autocast();
 void register_attention();
 void register_linalg();
+void register_site();
 
 } // namespace torch_tpu

@@ -320,13 +320,16 @@ def test_eager_modes():
         assert torch.tpu.current_stream().query()
     assert torch.tpu.eager_mode == modes.DEFER_NEVER
     assert x.tolist() == [2, 2, 2]
-    with pytest.raises(NotImplementedError):
-        torch.tpu.set_eager_mode(modes.DEFER_AND_FUSE)
+    with torch.tpu.set_eager_mode(modes.DEFER_AND_FUSE):
+        y = x + 1
+        assert not torch.tpu.current_stream().query()  # it was still to run; asking starts it
+    assert y.tolist() == [3, 3, 3]
     with pytest.raises(TypeError, match="EagerMode"):
         torch.tpu.set_eager_mode("fast")
     assert torch.tpu.eager_mode == modes.DEFER_NEVER
     code = "import torch; print(torch.tpu.eager_mode.name)"
     assert output_of(code, TORCH_TPU_LAUNCH_BLOCKING="1") == "DEFER_NEVER_AND_LAUNCH_BLOCKING"
+    assert output_of(code, TORCH_TPU_DEFER_AND_FUSE="1") == "DEFER_AND_FUSE"
 
 
 def test_counters():

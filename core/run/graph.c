@@ -7,6 +7,7 @@
 #include "graph/storage.h"
 #include "run/graph_internal.h"
 #include "run/internal.h"
+#include "run/site.h"
 
 enum {
   // Compile time grows faster than the number of ops beyond about this many (a chain of 20,000 takes minutes).
@@ -159,14 +160,16 @@ static uint64_t oldest_storage(const tt_plan *plan, const tt_call *call) {
   return oldest == UINT64_MAX ? 0 : oldest;
 }
 
-static tt_status append(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *results) {
+// Takes over `site` when it succeeds.
+static tt_status append(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, char *site,
+                        tt_results *results) {
   if (!reserve_for(g, plan)) return out_of_memory();
   const tt_noted_call noted = {plan->serial, tt_storage_live_bytes(g->device), oldest_storage(plan, call),
                                tt_storage_newest()};
   TT_TRY(bind_inputs(g, plan, call, key));
   TT_TRY(make_values(g, plan, results));
   tt_status status = write_storages(g, plan, call);
-  g->nodes[g->node_count++] = (tt_node){tt_plan_retain(plan), g->ref_count, g->value_count};
+  g->nodes[g->node_count++] = (tt_node){tt_plan_retain(plan), g->ref_count, g->value_count, status ? NULL : site};
   g->ref_count += plan->input_count;
   g->value_count += plan->output_count;
   g->op_count += plan->program->fragment.op_count;
@@ -177,7 +180,10 @@ static tt_status append(tt_graph *g, tt_plan *plan, const tt_call *call, const t
 // --- running -------------------------------------------------------------------------------------------------------------------
 
 static void empty(tt_graph *g) {
-  for (int i = 0; i < g->node_count; ++i) tt_plan_release(g->nodes[i].plan);
+  for (int i = 0; i < g->node_count; ++i) {
+    tt_plan_release(g->nodes[i].plan);
+    tt_free(g->nodes[i].site);
+  }
   for (int i = 0; i < g->value_count; ++i) tt_pending_release(g->values[i]);
   for (int i = 0; i < g->buffer_count; ++i) tt_buffer_release(g->buffers[i].buffer);
   g->node_count = g->ref_count = g->value_count = g->buffer_count = g->number_count = 0;
@@ -232,10 +238,13 @@ static tt_status place_value(tt_graph *g, tt_pending *value, void *pjrt) {
   return TT_SUCCESS;
 }
 
-static tt_status place_check(tt_graph *g, const tt_plan *plan, int check, void *pjrt) {
+static tt_status place_check(tt_graph *g, const tt_node *node, int number, void *pjrt) {
+  const char *op_name = node->plan->op_name;
+  const tt_plan_check *check = &node->plan->checks[number];
   tt_buffer *flag;
-  TT_TRY(tt_buffer_wrap(g->device, pjrt, 1, plan->op_name, &flag));
-  tt_queue_add_check(g->device, flag, plan->op_name, plan->checks[check].code, plan->checks[check].message);
+  TT_TRY(tt_buffer_wrap(g->device, pjrt, 1, op_name, &flag));
+  char *site = node->site ? tt_strdup(node->site) : NULL;
+  tt_queue_add_check(g->device, (tt_check){flag, op_name, check->code, check->message, site}, false);
   return TT_SUCCESS;
 }
 
@@ -271,7 +280,7 @@ static tt_status place_outputs(tt_graph *g, const tt_graph_program *p, const exe
   int at = p->output_count;
   for (int n = 0; n < g->node_count; ++n)
     for (int k = 0; k < g->nodes[n].plan->check_count; ++k)
-      status = tt_status_join(status, place_check(g, g->nodes[n].plan, k, e->outputs[at++]));
+      status = tt_status_join(status, place_check(g, &g->nodes[n], k, e->outputs[at++]));
   return status;
 }
 
@@ -333,7 +342,7 @@ static tt_status run_node(tt_graph *g, const tt_node *node) {
   for (int i = 0; !status && i < plan->output_count; ++i)
     status = place_value(g, g->values[node->first_value + i], e.outputs[i]);
   for (int i = 0; !status && i < plan->check_count; ++i)
-    status = place_check(g, plan, i, e.outputs[plan->output_count + i]);
+    status = place_check(g, node, i, e.outputs[plan->output_count + i]);
   execution_finish(&e);
   return status ? tt_status_context(status, "%s", plan->op_name) : TT_SUCCESS;
 }
@@ -389,15 +398,17 @@ tt_status tt_graph_append(tt_plan *plan, const tt_call *call, const tt_key *key,
   if (status || !plan->program) return status;
   tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
   tt_graph *g = tt_graph_of(device);
+  char *site = plan->check_count > 0 ? tt_site() : NULL;
   pthread_mutex_lock(&g->lock);
   if (!g->device) {
     g->device = device;
     empty(g);
   }
   status = make_room(g);
-  if (!status) status = append(g, plan, call, key, out_results);
+  if (!status) status = append(g, plan, call, key, site, out_results);
   pthread_mutex_unlock(&g->lock);
   if (status) {
+    tt_free(site);
     for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
     tt_results_free(out_results);
   }

@@ -20,6 +20,7 @@ typedef struct tt_node {
   tt_plan *plan;   // one reference
   int first_ref;   // of its plan's input_count refs
   int first_value; // of its plan's output_count values
+  char *site;      // the line of the call if it has checks, of tt_malloc; NULL: none or unknown
 } tt_node;
 
 typedef struct tt_graph_buffer {

@@ -34,10 +34,17 @@ int tt_tpu_generation(const char *kind, const char **out_name);
 // nanoseconds and no memory; its failure becomes the device's pending failure. Beyond 1024 executions in flight the call
 // waits for the oldest.
 void tt_queue_add(tt_device *device, tt_event event, const char *op_name);
-// Remembers that the BOOL scalar `flag` (taken over) must come out true; else the pending failure is "op_name: message"
-// with `code`. `message` is static text. Call after tt_queue_add of the program that computes it, so that the program's own
-// failure is the first.
-void tt_queue_add_check(tt_device *device, tt_buffer *flag, const char *op_name, tt_code code, const char *message);
+// What a program found out about its operands, e.g. that all indices are in range.
+typedef struct tt_check {
+  tt_buffer *flag;     // BOOL scalar that must come out true
+  const char *op_name; // static
+  tt_code code;        // of the failure "op_name: message (called at site)"
+  const char *message; // static
+  char *site;          // of tt_malloc, see run/site.h; NULL: unknown
+} tt_check;
+// Takes over the check's flag and site. `is_called_now`: the call is being made by this thread, which is asked for its line if
+// that is needed. Call after tt_queue_add of the program that computes the flag, so that its own failure is the first.
+void tt_queue_add_check(tt_device *device, tt_check check, bool is_called_now);
 // Waits for all that was in flight at the call; returns the pending failure, which is then no longer pending. Counts a host
 // wait.
 tt_status tt_queue_wait(tt_device *device);

@@ -204,8 +204,9 @@ static tt_status place_outputs(launch *l, tt_results *results) {
   for (int k = 0; k < l->plan->check_count; ++k, ++i) {
     tt_buffer *flag = NULL;
     status = tt_status_join(status, wrap(l, i, 1, &flag));
+    const tt_plan_check *check = &l->plan->checks[k];
     if (flag)
-      tt_queue_add_check(l->device, flag, l->plan->op_name, l->plan->checks[k].code, l->plan->checks[k].message);
+      tt_queue_add_check(l->device, (tt_check){flag, l->plan->op_name, check->code, check->message, NULL}, true);
   }
   if (!status) return TT_SUCCESS;
   for (int k = 0; k < results->count; ++k) {

@@ -11,16 +11,15 @@
 #include "graph/storage.h"
 #include "run/graph.h"
 #include "run/internal.h"
+#include "run/site.h"
 
 enum { CAPACITY = 1024 };
 
 typedef struct entry {
   tt_event event;      // of the program, or of the copy of `flag` to the host
   const char *op_name; // static, may be NULL
-  tt_buffer *flag;     // a check: its value, copied to `flag_value`, must be true
+  tt_check check;      // if it is one: its flag, copied to `flag_value`, must be true
   uint8_t flag_value;
-  tt_code code; // of a check that came out false
-  const char *message;
   int pins;      // threads that wait for `event` without the lock
   bool finished; // waited for, with this outcome:
   tt_status failure;
@@ -87,15 +86,29 @@ static tt_status take_failure(queue *q) {
   return failure;
 }
 
+static tt_status check_failed(const tt_check *check) {
+  tt_status status = check->site ? tt_error(check->code, "%s (called at %s)", check->message, check->site)
+                                 : tt_error(check->code, "%s", check->message);
+  return name_op(status, check->op_name);
+}
+
+static void check_free(tt_check *check) {
+  tt_buffer_release(check->flag);
+  tt_free(check->site);
+  *check = (tt_check){0};
+}
+
 // The outcome of an entry whose event is ready. Leaves nothing in it.
 static tt_status settle(entry *e) {
   tt_status status = e->finished ? e->failure : tt_event_wait(&e->event);
   e->failure = NULL;
-  if (status == NULL && e->flag != NULL && e->flag_value == 0) status = tt_error(e->code, "%s", e->message);
+  if (status == NULL && e->check.flag != NULL && e->flag_value == 0)
+    status = check_failed(&e->check);
+  else
+    status = name_op(status, e->op_name);
   tt_event_release(&e->event);
-  tt_buffer_release(e->flag);
-  e->flag = NULL;
-  return name_op(status, e->op_name);
+  check_free(&e->check);
+  return status;
 }
 
 // ---- the ring --------------------------------------------------------------------------------------------------------
@@ -213,15 +226,14 @@ static tt_status read_flag_in_place(const tt_buffer *flag, bool *out_known, bool
   return TT_SUCCESS;
 }
 
-// Copies the flag to the host behind the program that computes it. Takes over `flag`. Called with the lock held.
-static void add_copy_of_flag(queue *q, tt_device *device, tt_buffer *flag, const char *op_name, tt_code code,
-                             const char *message) {
+// Copies the flag to the host behind the program that computes it. Called with the lock held.
+static void add_copy_of_flag(queue *q, tt_device *device, const tt_check *check) {
   entry now = {.pins = 0};
   entry *e = new_entry(q, device);
   bool wait = e == NULL;
   if (wait) e = &now;
-  *e = (entry){.op_name = op_name, .flag = flag, .code = code, .message = message};
-  tt_status status = tt_buffer_to_host(flag, &e->flag_value, sizeof(e->flag_value), &e->event);
+  *e = (entry){.op_name = check->op_name, .check = *check};
+  tt_status status = tt_buffer_to_host(check->flag, &e->flag_value, sizeof(e->flag_value), &e->event);
   if (status != NULL) {
     e->finished = true;
     e->failure = status;
@@ -233,24 +245,23 @@ static void add_copy_of_flag(queue *q, tt_device *device, tt_buffer *flag, const
   }
 }
 
-void tt_queue_add_check(tt_device *device, tt_buffer *flag, const char *op_name, tt_code code, const char *message) {
+void tt_queue_add_check(tt_device *device, tt_check check, bool is_called_now) {
   queue *q = queue_of(device);
   bool known = false, value = false;
-  tt_status status = read_flag_in_place(flag, &known, &value);
+  tt_status status = read_flag_in_place(check.flag, &known, &value);
   if (known && value) {
-    tt_buffer_release(flag);
+    check_free(&check);
     return;
   }
+  if (is_called_now) check.site = tt_site();
   pthread_mutex_lock(&q->lock);
-  if (status != NULL) {
-    note_failure(q, device, status); // has the op's name from the buffer
-    tt_buffer_release(flag);
-  } else if (known) {
-    prune(q, device);
-    note_failure(q, device, name_op(tt_error(code, "%s", message), op_name));
-    tt_buffer_release(flag);
+  if (status == NULL && !known) {
+    add_copy_of_flag(q, device, &check);
   } else {
-    add_copy_of_flag(q, device, flag, op_name, code, message);
+    prune(q, device);
+    note_failure(q, device,
+                 status != NULL ? status : check_failed(&check)); // `status` has the op's name from the buffer
+    check_free(&check);
   }
   pthread_mutex_unlock(&q->lock);
 }

@@ -561,7 +561,7 @@ TEST(modes_belong_to_the_process_and_streams_to_threads) {
   CHECK_INT(tt_get_eager_mode(), TT_DEFER_NEVER);
   CHECK_INT(tt_get_precision(), -1);
   CHECK_OK(tt_set_eager_mode(TT_DEFER_NEVER_AND_LAUNCH_BLOCKING));
-  CHECK_FAILS(tt_set_eager_mode(TT_DEFER_AND_FUSE), TT_NOT_IMPLEMENTED, "DEFER_AND_FUSE");
+  CHECK_FAILS(tt_set_eager_mode((tt_eager_mode)3), TT_VALUE, "there is no eager mode 3");
   CHECK_INT(tt_get_eager_mode(), TT_DEFER_NEVER_AND_LAUNCH_BLOCKING);
   tt_set_precision(TT_PRECISION_HIGHEST);
   tt_set_fallback(TT_FALLBACK_ERROR);
@@ -661,7 +661,7 @@ static void slow_run(slow_program *p, tt_buffer *operand, bool checked) {
   CHECK_OK(tt_buffer_wrap(p->device, outputs[1], 1, "mm", &flag));
   tt_queue_add(p->device, done, "mm");
   if (checked) {
-    tt_queue_add_check(p->device, flag, "mm", TT_INDEX, "the operand is not one");
+    tt_queue_add_check(p->device, (tt_check){flag, "mm", TT_INDEX, "the operand is not one", NULL}, false);
   } else {
     tt_buffer_release(flag);
   }
@@ -706,9 +706,9 @@ PLUGIN_TEST(queue_reports_a_failed_check_once) {
   tt_buffer *flag = NULL;
   CHECK_OK(tt_buffer_from_host(p.device, &no, TT_BOOL, 0, NULL, TT_HOST_COPY, NULL, &flag));
   CHECK_OK(tt_buffer_wait(flag));
-  tt_queue_add_check(p.device, flag, "index_select", TT_INDEX, "index out of range in self");
+  tt_queue_add_check(p.device, (tt_check){flag, "index_select", TT_INDEX, "index out of range in self", NULL}, false);
   CHECK_OK(tt_buffer_from_host(p.device, &yes, TT_BOOL, 0, NULL, TT_HOST_COPY, NULL, &flag));
-  tt_queue_add_check(p.device, flag, "gather", TT_INDEX, "not this");
+  tt_queue_add_check(p.device, (tt_check){flag, "gather", TT_INDEX, "not this", NULL}, false);
   CHECK_FAILS(tt_queue_take_failure(p.device), TT_INDEX, "index_select: index out of range in self");
   CHECK_OK(tt_queue_take_failure(p.device));
   slow_destroy(&p);
@@ -748,7 +748,7 @@ PLUGIN_TEST(queue_is_bounded) {
     bool yes = true;
     tt_buffer *flag = NULL;
     CHECK_OK(tt_buffer_from_host(device, &yes, TT_BOOL, 0, NULL, TT_HOST_COPY, NULL, &flag));
-    tt_queue_add_check(device, flag, "chain", TT_INTERNAL, "must not fail");
+    tt_queue_add_check(device, (tt_check){flag, "chain", TT_INTERNAL, "must not fail", NULL}, false);
     tt_queue_add(device, (tt_event){NULL, NULL}, "nothing");
   }
   for (int i = 0; i < 20; i++) slow_run(&p, p.ones, true);

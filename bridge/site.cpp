@@ -1,0 +1,67 @@
+// site.cpp - the line of the user's Python that is running: the innermost frame outside torch and this package.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+
+#include "base/memory.h"
+#include "register.h"
+#include "run/site.h"
+
+namespace torch_tpu {
+namespace {
+
+// Folders, each with a slash at its end.
+std::vector<std::string> &library_dirs() {
+  static auto &dirs = *new std::vector<std::string>;
+  return dirs;
+}
+
+bool is_in_library(const char *file) {
+  for (const auto &dir : library_dirs())
+    if (std::strncmp(file, dir.c_str(), dir.size()) == 0) return true;
+  return std::strncmp(file, "<frozen ", 8) == 0;
+}
+
+char *format(const char *file, int line) {
+  const size_t size = std::strlen(file) + 16;
+  char *text = static_cast<char *>(tt_malloc(size));
+  if (text != nullptr) std::snprintf(text, size, "%s:%d", file, line);
+  return text;
+}
+
+// torch lets go of the GIL before it dispatches.
+char *python_site() {
+  if (!Py_IsInitialized() || _Py_IsFinalizing()) return nullptr;
+  const pybind11::gil_scoped_acquire locked;
+  char *site = nullptr;
+  PyFrameObject *frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr && site == nullptr) {
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    const char *file = PyUnicode_AsUTF8(code->co_filename);
+    if (file == nullptr)
+      PyErr_Clear();
+    else if (!is_in_library(file))
+      site = format(file, PyFrame_GetLineNumber(frame));
+    Py_DECREF(code);
+    PyFrameObject *back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return site;
+}
+
+} // namespace
+
+void register_site() {
+  for (const char *name : {"torch", "torch_tpu"}) {
+    const auto path = pybind11::module_::import("sys").attr("modules")[name].attr("__path__");
+    for (const auto dir : path) library_dirs().push_back(pybind11::cast<std::string>(dir) + "/");
+  }
+  tt_set_site_hook(python_site);
+}
+
+} // namespace torch_tpu
