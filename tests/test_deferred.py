@@ -174,7 +174,7 @@ def test_a_graph_too_large_for_the_device_loses_only_what_is(deferred):
     huge = nn.functional.pad(x, (0, 1 << 40))
     y = x + 1
     with pytest.raises(torch.OutOfMemoryError):
-        huge.cpu()
+        huge[:1].cpu()
     assert y.tolist() == [2, 2, 2, 2]
     with pytest.raises(RuntimeError, match="lost"):
         huge[0].item()
