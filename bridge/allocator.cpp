@@ -39,13 +39,15 @@ public:
   void emptyCache(c10::MempoolId_t) override { TT_CHECK(tt_device_empty_cache()); }
   void recordStream(const c10::DataPtr &, c10::Stream) override {} // the runtime holds buffers until their work is done
 
-  // There is no cache between torch and the plugin: reserved, active, allocated and requested bytes are the same.
+  // There is no cache between torch and the plugin: reserved, active, allocated and requested bytes are the same, but for what
+  // programs reserve while they run.
   Stats getDeviceStats(c10::DeviceIndex device) override {
     tt_memory_snapshot memory;
     TT_CHECK(tt_device_memory(device, &memory));
     Stats stats;
-    for (auto *bytes : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes})
+    for (auto *bytes : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes})
       set_stat(*bytes, memory.current, memory.peak, memory.allocated, memory.freed);
+    set_stat(stats.reserved_bytes, memory.current, memory.reserved_peak, memory.allocated, memory.freed);
     for (auto *blocks : {&stats.allocation, &stats.segment, &stats.active})
       set_stat(*blocks, memory.blocks_current, memory.blocks_peak, memory.blocks_allocated, memory.blocks_freed);
     stats.num_ooms = memory.out_of_memory_count;

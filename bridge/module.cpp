@@ -74,6 +74,7 @@ py::dict memory(int index) {
 #define X(field) result[#field] = snapshot.field;
   X(current)
   X(peak)
+  X(reserved_peak)
   X(allocated)
   X(freed)
   X(blocks_current)

@@ -44,7 +44,7 @@ static tt_status enter(uint64_t hash, const tt_string *key, tt_executable **io_e
 }
 
 tt_status tt_cache_get(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
-                         tt_executable **out_executable, bool *out_hit) {
+                       tt_executable **out_executable, bool *out_hit) {
   tt_string key = TT_STRING_INIT;
   tt_status status = program_key(text, size, options, &key);
   uint64_t hash = status ? 0 : tt_hash(key.data, key.size);

@@ -13,7 +13,7 @@
 // Finds the executable of `text` or compiles it. *out_executable holds one reference for the caller; *out_hit tells whether
 // the compiler was spared.
 tt_status tt_cache_get(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
-                         tt_executable **out_executable, bool *out_hit);
+                       tt_executable **out_executable, bool *out_hit);
 
 // Forgets every program (those in use live on until they are released).
 void tt_cache_clear(void);

@@ -143,6 +143,8 @@ tt_value *tt_hlo_real(tt_builder *b, tt_value *x);
 tt_value *tt_hlo_imag(tt_builder *b, tt_value *x); // zeros for a real x
 tt_value *tt_hlo_complex(tt_builder *b, tt_value *real, tt_value *imag);
 tt_value *tt_hlo_optimization_barrier(tt_builder *b, tt_value *x);
+// The values together: none of the results is there before all operands are. out_results may not be xs.
+void tt_hlo_optimization_barrier_n(tt_builder *b, int count, tt_value *const *xs, tt_value **out_results);
 
 // --- shape --------------------------------------------------------------------------------------------------------
 tt_value *tt_hlo_reshape(tt_builder *b, tt_value *x, int rank, const int64_t *dims);

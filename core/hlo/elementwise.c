@@ -355,6 +355,20 @@ tt_value *tt_hlo_complex(tt_builder *b, tt_value *real, tt_value *imag) {
   return emit_typed(b, "stablehlo.complex", 2, (tt_value *[]){real, imag}, tt_dtype_complex(real->dtype));
 }
 
+void tt_hlo_optimization_barrier_n(tt_builder *b, int count, tt_value *const *xs, tt_value **out_results) {
+  if (!TT_HLO_READY_N(b, "optimization_barrier", count, xs)) {
+    tt_hlo_poison_all(count, out_results);
+    return;
+  }
+  int64_t id = tt_emit_results(b, "stablehlo.optimization_barrier", count);
+  tt_emit_values(b, " ", count, xs);
+  tt_emit(b, " : ");
+  tt_emit_types(b, count, xs);
+  tt_emit(b, "\n");
+  for (int i = 0; i < count; ++i)
+    out_results[i] = tt_hlo_value(b, xs[i]->dtype, xs[i]->rank, xs[i]->dims, id, tt_hlo_result_sub(count, i));
+}
+
 tt_value *tt_hlo_optimization_barrier(tt_builder *b, tt_value *x) {
   if (!TT_HLO_READY(b, "optimization_barrier", x)) return &tt_hlo_poison;
   return emit_same_type(b, "stablehlo.optimization_barrier", 1, &x);

@@ -157,7 +157,9 @@ static void raise_peak(_Atomic int64_t *peak, int64_t current) {
 
 void tt_memory_add(tt_device *device, int64_t bytes) {
   tt_memory_stats *stats = &device->memory;
-  raise_peak(&stats->peak, add(&stats->current, bytes));
+  int64_t current = add(&stats->current, bytes);
+  raise_peak(&stats->peak, current);
+  raise_peak(&stats->reserved_peak, current);
   raise_peak(&stats->blocks_peak, add(&stats->blocks_current, 1));
   add(&stats->allocated, bytes);
   add(&stats->blocks_allocated, 1);
@@ -171,9 +173,15 @@ void tt_memory_remove(tt_device *device, int64_t bytes) {
   add(&stats->blocks_freed, 1);
 }
 
+void tt_memory_use(tt_device *device, int64_t bytes) {
+  tt_memory_stats *stats = &device->memory;
+  raise_peak(&stats->reserved_peak, load(&stats->current) + bytes);
+}
+
 void tt_memory_reset_peak(tt_device *device) {
   tt_memory_stats *stats = &device->memory;
   atomic_store_explicit(&stats->peak, load(&stats->current), memory_order_relaxed);
+  atomic_store_explicit(&stats->reserved_peak, load(&stats->current), memory_order_relaxed);
   atomic_store_explicit(&stats->blocks_peak, load(&stats->blocks_current), memory_order_relaxed);
 }
 

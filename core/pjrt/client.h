@@ -15,7 +15,8 @@ typedef struct tt_client tt_client;
 
 // Bytes and counts as torch's caching allocators report them; all are updated atomically.
 typedef struct tt_memory_stats {
-  _Atomic int64_t current, peak, allocated, freed;                             // bytes
+  _Atomic int64_t current, peak, allocated, freed; // bytes
+  _Atomic int64_t reserved_peak;                   // bytes, with what programs needed for themselves while they ran
   _Atomic int64_t blocks_current, blocks_peak, blocks_allocated, blocks_freed; // counts
   _Atomic int64_t out_of_memory_count;
 } tt_memory_stats;
@@ -45,6 +46,8 @@ bool tt_client_is_host(const tt_client *client);
 // Accounting, called by buffer.c and by whoever holds device memory that has no buffer yet.
 void tt_memory_add(tt_device *device, int64_t bytes);
 void tt_memory_remove(tt_device *device, int64_t bytes);
+// Memory in use for a moment, by a program while it runs: counts in the peak of what is reserved.
+void tt_memory_use(tt_device *device, int64_t bytes);
 void tt_memory_reset_peak(tt_device *device);
 void tt_memory_reset_accumulated(tt_device *device);
 

@@ -44,15 +44,25 @@ static tt_status compile(tt_client *client, const char *text, int64_t size, cons
   }
 }
 
-static tt_status read_output_count(const tt_plugin *plugin, PJRT_LoadedExecutable *loaded, int *out_count) {
+// What plugins do not tell counts as nothing.
+static int64_t read_temporary_bytes(const tt_plugin *plugin, PJRT_Executable *executable) {
+  PJRT_Executable_GetCompiledMemoryStats_Args args =
+      TT_PJRT_ARGS(PJRT_Executable_GetCompiledMemoryStats, .executable = executable);
+  PJRT_Error *error = plugin->api->PJRT_Executable_GetCompiledMemoryStats(&args);
+  tt_pjrt_ignore(plugin, error);
+  return error == NULL && args.temp_size_in_bytes > 0 ? args.temp_size_in_bytes : 0;
+}
+
+static tt_status read_facts(const tt_plugin *plugin, PJRT_LoadedExecutable *loaded, tt_executable *out) {
   PJRT_LoadedExecutable_GetExecutable_Args get =
       TT_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, .loaded_executable = loaded);
   TT_TRY(TT_PJRT(plugin, PJRT_LoadedExecutable_GetExecutable, &get));
   PJRT_Executable_NumOutputs_Args outputs = TT_PJRT_ARGS(PJRT_Executable_NumOutputs, .executable = get.executable);
   tt_status status = TT_PJRT(plugin, PJRT_Executable_NumOutputs, &outputs);
+  out->temporary_bytes = read_temporary_bytes(plugin, get.executable);
   tt_pjrt_ignore(plugin, plugin->api->PJRT_Executable_Destroy(
                              &TT_PJRT_ARGS(PJRT_Executable_Destroy, .executable = get.executable)));
-  if (status == NULL) *out_count = (int)outputs.num_outputs;
+  if (status == NULL) out->output_count = (int)outputs.num_outputs;
   return status;
 }
 
@@ -63,7 +73,7 @@ tt_status tt_executable_compile(tt_client *client, const char *text, int64_t siz
   tt_executable *executable = block;
   PJRT_LoadedExecutable *loaded = NULL;
   tt_status status = compile(client, text, size, options, &loaded);
-  if (status == NULL) status = read_output_count(client->plugin, loaded, &executable->output_count);
+  if (status == NULL) status = read_facts(client->plugin, loaded, executable);
   if (status != NULL) {
     if (loaded != NULL) destroy_loaded(client->plugin, loaded);
     tt_free(executable);
@@ -126,6 +136,7 @@ static tt_status execute(tt_executable *executable, tt_device *device, tt_buffer
   tt_status status = TT_PJRT(plugin, PJRT_LoadedExecutable_Execute, &args);
   if (__builtin_expect(status != NULL, 0)) return tt_device_note(device, status);
   if (out_done != NULL) *out_done = (tt_event){executable->client->plugin, done};
+  tt_memory_use(device, executable->temporary_bytes);
   return TT_SUCCESS;
 }
 

@@ -18,7 +18,8 @@ typedef struct tt_executable {
   tt_client *client;
   void *pjrt; // PJRT_LoadedExecutable *
   int output_count;
-  bool may_donate; // some argument is marked tf.aliasing_output or jax.buffer_donor
+  int64_t temporary_bytes; // memory that it needs while it runs, besides arguments and results; 0 where unknown
+  bool may_donate;         // some argument is marked tf.aliasing_output or jax.buffer_donor
 } tt_executable;
 
 // How much a CPU compiler may do; a TPU's always does all. A single op compiles in about a third of the time with the least

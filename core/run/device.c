@@ -92,6 +92,7 @@ tt_status tt_device_memory(int index, tt_memory_snapshot *out_snapshot) {
   *out_snapshot = (tt_memory_snapshot){
       .current = load(&stats->current),
       .peak = load(&stats->peak),
+      .reserved_peak = load(&stats->reserved_peak),
       .allocated = load(&stats->allocated),
       .freed = load(&stats->freed),
       .blocks_current = load(&stats->blocks_current),

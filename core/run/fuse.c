@@ -7,6 +7,11 @@
 #include "run/graph_internal.h"
 #include "run/internal.h"
 
+enum {
+  FAR_VALUES = 32,  // a value made so many values before its use was made long ago
+  MOST_JOINED = 16, // a call of more operands is an update of many tensors
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `programs`
 static tt_map programs = TT_MAP_INIT;                    // key -> tt_graph_program, one reference each
 
@@ -123,6 +128,26 @@ static tt_value *value_of(const fusion *f, tt_ref ref) {
   }
 }
 
+// A value that is used long after it was made, as a backward pass uses the forward pass's, with others that were just made. The
+// compiler would start on it early, or share parts of both calls, and keep results that take more memory than the value: a
+// barrier makes it wait for the others.
+static void keep_apart(const fusion *f, const tt_node *node, tt_value **operands) {
+  const tt_plan *plan = node->plan;
+  tt_value *values[MOST_JOINED], *joined[MOST_JOINED];
+  int places[MOST_JOINED], count = 0, far = 0;
+  for (int i = 0; i < plan->input_count; ++i) {
+    tt_ref ref = f->g->refs[node->first_ref + i];
+    if (tt_ref_kind_of(ref) != TT_REF_VALUE) continue;
+    if (count == MOST_JOINED) return;
+    far += node->first_value - tt_ref_index(ref) > FAR_VALUES;
+    places[count] = i;
+    values[count++] = operands[i];
+  }
+  if (far == 0 || far == count) return;
+  tt_hlo_optimization_barrier_n(f->b, count, values, joined);
+  for (int i = 0; i < count; ++i) operands[places[i]] = joined[i];
+}
+
 // Inlines the node's fragment. Its checks go behind the live values among the results.
 static tt_status add_node(fusion *f, const tt_node *node, int *io_check) {
   const tt_plan *plan = node->plan;
@@ -131,6 +156,7 @@ static tt_status add_node(fusion *f, const tt_node *node, int *io_check) {
   tt_value **results = tt_arena_allocate(arena, (size_t)(plan->output_count + plan->check_count) + 1, sizeof *results);
   if (!operands || !results) return out_of_memory();
   for (int i = 0; i < plan->input_count; ++i) operands[i] = value_of(f, f->g->refs[node->first_ref + i]);
+  keep_apart(f, node, operands);
   tt_fragment_inline(f->b, &plan->program->fragment, operands, results);
   for (int i = 0; i < plan->output_count; ++i) {
     f->values[node->first_value + i] = results[i];

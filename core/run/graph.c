@@ -284,6 +284,15 @@ static tt_status place_outputs(tt_graph *g, const tt_graph_program *p, const exe
   return status;
 }
 
+// Buffers whose memory the results have now.
+static void release_reused(tt_graph *g, const execution *e) {
+  for (int i = 0; i < g->buffer_count; ++i) {
+    if (e->keep[i >> 6] >> (i & 63) & 1) continue;
+    tt_buffer_release(g->buffers[i].buffer);
+    g->buffers[i].buffer = NULL;
+  }
+}
+
 static tt_status run_fused(tt_graph *g) {
   tt_graph_program *p;
   TT_TRY(tt_graph_program_find(g, &p));
@@ -294,6 +303,7 @@ static tt_status run_fused(tt_graph *g) {
     if (!status) status = check_room(g, p);
     if (!status) status = collect_arguments(g, p, &e);
     if (!status) status = execution_start(&e, g, p->program, g->nodes[g->node_count - 1].plan->op_name);
+    if (!status) release_reused(g, &e);
     if (!status) status = place_outputs(g, p, &e);
     execution_finish(&e);
   }

@@ -223,6 +223,15 @@ static void set_counted(launch *l, bool counted) {
       tt_storage_set_counted(l->call->tensors[l->plan->outputs[i].slot].storage, counted);
 }
 
+// Buffers whose memory the results have now.
+static void release_taken(launch *l) {
+  for (int i = 0; i < l->input_count; ++i) {
+    if (!bit(l->taken, i)) continue;
+    tt_buffer_release(l->inputs[i]);
+    l->inputs[i] = NULL;
+  }
+}
+
 static tt_status execute(launch *l, tt_results *results) {
   tt_event done = {0};
   tt_status status = check_room(l);
@@ -238,6 +247,7 @@ static tt_status execute(launch *l, tt_results *results) {
   }
   tt_counter_add(TT_COUNTER_executions, 1);
   tt_queue_add(l->device, done, l->plan->op_name);
+  release_taken(l);
   return place_outputs(l, results);
 }
 

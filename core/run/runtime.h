@@ -47,6 +47,7 @@ tt_status tt_device_get_properties(int index, tt_device_properties *out_properti
 
 typedef struct tt_memory_snapshot { // bytes and counts, as torch's allocators report them
   int64_t current, peak, allocated, freed;
+  int64_t reserved_peak; // with what programs needed while they ran
   int64_t blocks_current, blocks_peak, blocks_allocated, blocks_freed;
   int64_t out_of_memory_count, limit;
 } tt_memory_snapshot;

@@ -34,8 +34,11 @@ def memory_reserved(device: _DeviceLike = None) -> int:
 
 
 def max_memory_reserved(device: _DeviceLike = None) -> int:
-    """Returns the peak of ``memory_reserved``."""
-    return _bytes(device, "peak")
+    """Returns the most bytes in use at once, those included that a program needed for itself while it ran.
+
+    With ``EagerMode.DEFER_AND_FUSE`` intermediate results live inside programs: ``max_memory_allocated`` does not see them.
+    """
+    return _bytes(device, "reserved_peak")
 
 
 def reset_peak_memory_stats(device: _DeviceLike = None) -> None:
