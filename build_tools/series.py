@@ -1,12 +1,13 @@
-"""Computes the Chebyshev series of core/op/series_tables.c.
+"""Computes the Chebyshev series and the polynomials of core/op/series_tables.c.
 
     python build_tools/series.py > core/op/series_tables.c && clang-format -i core/op/series_tables.c
 
 Each function below that is marked `@series(low, high)` is one table: a function of t on that interval. Its coefficients are
 found with 50 digits by the discrete cosine transform at Chebyshev nodes (Numerical Recipes, section 5.8). A series is cut where
 what is left no longer shows in float64 ("wide") or float32 ("narrow") beside the function's smallest value, or beside its
-greatest if it has a zero inside. tests/ops/test_special.py compares the tables with these functions. Needs mpmath, which comes
-with torch.
+greatest if it has a zero inside. A function marked `@polynomial(low, high, center, bits)` is a table of float32 only, in powers
+of t - center, and cut where less than 2^-bits is left. tests/ops/test_special.py compares the tables with these functions.
+Needs mpmath, which comes with torch.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from mpmath import mpf, pi, sqrt
 mp.mp.dps = 50
 NODES = 64
 SERIES: dict[str, tuple[Callable[[mpf], mpf], mpf, mpf]] = {}  # name: (function, low, high)
+POLYNOMIALS: dict[str, tuple[Callable[[mpf], mpf], mpf, mpf, mpf, int]] = {}  # name: (function, low, high, center, bits)
 
 
 def series(low, high):
@@ -24,6 +26,16 @@ def series(low, high):
 
     def add(function):
         SERIES[function.__name__] = (function, mpf(low), mpf(high))
+        return function
+
+    return add
+
+
+def polynomial(low, high, center, bits):
+    """Puts a function into POLYNOMIALS."""
+
+    def add(function):
+        POLYNOMIALS[function.__name__] = (function, mpf(low), mpf(high), mpf(center), bits)
         return function
 
     return add
@@ -272,6 +284,75 @@ for k in range(len(TEMME)):
     series(-0.34, 0.28)(temme(k))
 
 
+# --- polynomials of float32 ------------------------------------------------------------------------------------------------
+
+
+@polynomial(-mp.log(2) / 2, mp.log(2) / 2, 0, 23)
+def exp_rest(t):
+    """(exp(t) - 1 - t) / t^2."""
+    return (mp.exp(t) - 1 - t) / t**2
+
+
+@polynomial(sqrt(mpf(1) / 2) - 1, sqrt(2) - 1, 0, 25)
+def log_rest(t):
+    """(log(1 + t) - t + t^2 / 2) / t^3."""
+    return (mp.log1p(t) - t + t * t / 2) / t**3
+
+
+@polynomial(sqrt(mpf(1) / 2) - 1, sqrt(2) - 1, 0, 27)
+def log2_rest(t):
+    """log2(1 + t) / t - 1."""
+    return mp.log1p(t) / mp.log(2) / t - 1
+
+
+@polynomial(sqrt(mpf(1) / 2) - 1, sqrt(2) - 1, 0, 28)
+def log10_rest(t):
+    """log10(1 + t) / t - 7 / 16."""
+    return mp.log1p(t) / mp.log(10) / t - mpf(7) / 16
+
+
+@polynomial(0, 0.25, 0, 27)
+def atanh_rest(t):
+    """atanh(x) / x - 1, t = x^2."""
+    return mp.atanh(sqrt(t)) / sqrt(t) - 1
+
+
+@polynomial(0, 1, 0, 28)
+def erf_near(t):
+    """erf(x) / x - 1, t = x^2."""
+    return mp.erf(sqrt(t)) / sqrt(t) - 1
+
+
+@polynomial(1, 4, 2.5, 27)
+def erf_far(t):
+    """1 - erf(t)."""
+    return mp.erfc(t)
+
+
+@polynomial(0, 0.25, 0, 28)
+def erfinv_near(t):
+    """erfinv(x) / x - 1, t = x^2."""
+    return mp.erfinv(sqrt(t)) / sqrt(t) - 1
+
+
+@polynomial(0, 1.25, 0.5, 27)
+def erfcx_near(t):
+    """exp(t^2) erfc(t)."""
+    return mp.exp(t * t) * mp.erfc(t)
+
+
+@polynomial(-0.5, 1, 0, 27)
+def erfcx_far(t):
+    """(1 + 2x) exp(x^2) erfc(x) for x >= 1.25, t = (x - 3.75) / (x + 3.75)."""
+    return erfcx_scaled(t)
+
+
+@polynomial(1, 4, 2.5, 28)
+def log_gamma_quotient(t):
+    """log(gamma(t)) over its zeros, (t - 1) (t - 2)."""
+    return log_gamma(t)
+
+
 # --- coefficients ----------------------------------------------------------------------------------------------------------
 
 
@@ -291,18 +372,56 @@ def length(terms, values, bits):
     return next(n for n in range(1, NODES) if mp.fsum(abs(c) for c in terms[n:]) < limit)
 
 
+def powers(terms, low, high, center):
+    """The Chebyshev series on [low, high] in powers of t - center."""
+    half, middle = (high - low) / 2, (high + low) / 2
+    u = [(center - middle) / half, 1 / half]  # a polynomial in t - center, as all below
+
+    def times_u(p):
+        product = [mpf(0)] * (len(p) + 1)
+        for i, c in enumerate(p):
+            product[i] += c * u[0]
+            product[i + 1] += c * u[1]
+        return product
+
+    result, before, now = [mpf(0)] * len(terms), [mpf(1)], u
+    for c in terms:
+        for i, p in enumerate(before):
+            result[i] += c * p
+        after = [2 * p for p in times_u(now)]
+        for i, p in enumerate(before):
+            after[i] -= p
+        before, now = now, after
+    return result
+
+
+def numbers(values):
+    """C text of an array's elements, for a double or a float."""
+    return ", ".join(mp.nstr(c, 17, strip_zeros=False) for c in values)
+
+
+def print_polynomial(name, function, low, high, center, bits):
+    """Prints one table of powers."""
+    terms = coefficients(function, low, high)[0]
+    count = next(n for n in range(1, NODES) if mp.fsum(abs(c) for c in terms[n:]) < mpf(2) ** -bits)
+    print(f"\n// {(function.__doc__ or '').strip('.')}; {mp.nstr(low, 6)} <= t <= {mp.nstr(high, 6)}")
+    text = numbers(powers(terms[:count], low, high, center))
+    print(f"const tt_polynomial tt_polynomial_{name} = {{{mp.nstr(center, 17)}, {count}, (const double[]){{{text}}}}};")
+
+
 def main():
     """Prints the C file."""
-    print("// series_tables.c - the Chebyshev series of series.h, written by build_tools/series.py.")
+    print("// series_tables.c - the series and polynomials of series.h, written by build_tools/series.py.")
     print('#include "op/series.h"')
     for name, (function, low, high) in SERIES.items():
         terms, values = coefficients(function, low, high)
         narrow = length(terms, values, 26)
         wide = narrow if name == "ndtri_tail" else length(terms, values, 55)
         interval = ", ".join(mp.nstr(end, 17) for end in (low, high))
-        numbers = ", ".join(mp.nstr(c, 17, strip_zeros=False) for c in terms[:wide])
         print(f"\n// {(function.__doc__ or '').strip('.')}; {mp.nstr(low, 6)} <= t <= {mp.nstr(high, 6)}")
-        print(f"const tt_series tt_series_{name} = {{{interval}, {wide}, {narrow}, (const double[]){{{numbers}}}}};")
+        print(f"const tt_series tt_series_{name} = {{{interval}, {wide}, {narrow}, (const double[]){{{numbers(terms[:wide])}}}}};")
+    for name, row in POLYNOMIALS.items():
+        print_polynomial(name, *row)
 
 
 if __name__ == "__main__":

@@ -213,6 +213,10 @@ void tt_hlo_top_k(tt_builder *b, tt_value *x, int64_t k, tt_value **out_values, 
 // Repeats body while condition gives true. Values from outside must be carried.
 void tt_hlo_while(tt_builder *b, int count, tt_value *const *initial, tt_body condition, tt_body body, void *user,
                   tt_value **out_results);
+// The operands as they are, or what the body makes of them (of the same types) if the BOOL scalar `condition` is true: a while
+// that runs at most once, so that what is seldom needed costs little. As for while, values from outside must be operands.
+void tt_hlo_when(tt_builder *b, tt_value *condition, int count, tt_value *const *xs, tt_body body, void *user,
+                 tt_value **out_results);
 
 // --- indexing -------------------------------------------------------------------------------------------------------
 typedef struct tt_gather {

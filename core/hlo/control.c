@@ -80,3 +80,33 @@ void tt_hlo_while(tt_builder *b, int count, tt_value *const *initial, tt_body co
   results_like(b, id, count, operands, out_results);
   tt_emit_signature_n(b, count, operands, count, out_results);
 }
+
+// The state of the while is the operands and whether the body is still to run.
+typedef struct when {
+  tt_body body;
+  void *user;
+  int count;
+} when;
+
+static void when_is_open(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
+  (void)b;
+  results[0] = state[((const when *)user)->count];
+}
+
+static void when_step(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
+  const when *w = user;
+  w->body(b, state, results, w->user);
+  results[w->count] = tt_hlo_constant(b, TT_BOOL, 0);
+}
+
+void tt_hlo_when(tt_builder *b, tt_value *condition, int count, tt_value *const *xs, tt_body body, void *user,
+                 tt_value **out_results) {
+  tt_value **operands = copy_operands(b, "when", count, xs, out_results);
+  tt_value **state = operands ? tt_hlo_allocate(b, (size_t)count + 1, sizeof *state) : NULL;
+  if (state == NULL) return;
+  for (int i = 0; i < count; ++i) state[i] = operands[i];
+  state[count] = condition;
+  when w = {.body = body, .user = user, .count = count};
+  tt_hlo_while(b, count + 1, state, when_is_open, when_step, &w, state);
+  for (int i = 0; i < count; ++i) out_results[i] = state[i];
+}

@@ -2,6 +2,7 @@
 //
 // Backward formulas get the gradient first, x[0], and the activation's input (or output, where torch keeps that) second.
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 #include <math.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static tt_value *elu(tt_pointwise *p) {
   tt_builder *b = p->b;
   tt_value *x = p->x[0], *scale = tt_pointwise_number(p, 2);
   tt_value *negative_scale = tt_hlo_multiply(b, tt_pointwise_number(p, 1), scale);
-  tt_value *negative = tt_hlo_exponential_minus_one(b, tt_hlo_multiply(b, x, tt_pointwise_number(p, 3)));
+  tt_value *negative = tt_emit_expm1(b, tt_hlo_multiply(b, x, tt_pointwise_number(p, 3)));
   return tt_hlo_select(b, tt_compare_constant(b, TT_LE, x, 0), tt_hlo_multiply(b, negative, negative_scale),
                        tt_hlo_multiply(b, x, scale));
 }
@@ -114,12 +115,12 @@ static bool gelu_is_tanh(tt_pointwise *p, int arg) {
 
 static tt_value *gelu_tanh(tt_builder *b, tt_value *x) {
   tt_value *cubic = tt_multiply_constant(b, tt_hlo_multiply(b, tt_square(b, x), x), gelu_cubic);
-  return tt_hlo_tanh(b, tt_multiply_constant(b, tt_hlo_add(b, x, cubic), gelu_slope));
+  return tt_emit_tanh(b, tt_multiply_constant(b, tt_hlo_add(b, x, cubic), gelu_slope));
 }
 
 // The normal distribution function, (1 + erf(x / sqrt(2))) / 2.
 static tt_value *normal_cdf(tt_builder *b, tt_value *x) {
-  return tt_multiply_constant(b, tt_add_constant(b, tt_hlo_erf(b, tt_multiply_constant(b, x, M_SQRT1_2)), 1), 0.5);
+  return tt_multiply_constant(b, tt_add_constant(b, tt_emit_erf(b, tt_multiply_constant(b, x, M_SQRT1_2)), 1), 0.5);
 }
 
 static tt_value *gelu(tt_pointwise *p) {
@@ -175,9 +176,11 @@ tt_value *tt_emit_silu_backward(tt_builder *b, tt_value *gradient, tt_value *x) 
   return tt_hlo_multiply(b, gradient, tt_hlo_conj(b, tt_hlo_multiply(b, s, slope)));
 }
 
-// tanh(log(1 + exp(x)))
+// tanh(log(1 + exp(x))), which is n / (n + 2) with n = e (e + 2), e = exp(x); 1 from 20 on.
 static tt_value *tanh_softplus(tt_builder *b, tt_value *x) {
-  return tt_hlo_tanh(b, tt_hlo_log_plus_one(b, tt_hlo_exponential(b, x)));
+  tt_value *e = tt_hlo_exponential(b, tt_hlo_minimum(b, x, tt_hlo_constant_like(b, x, 20)));
+  tt_value *n = tt_hlo_multiply(b, e, tt_add_constant(b, e, 2));
+  return tt_hlo_divide(b, n, tt_add_constant(b, n, 2));
 }
 
 tt_value *tt_emit_mish(tt_builder *b, tt_value *x) { return tt_hlo_multiply(b, x, tanh_softplus(b, x)); }
@@ -191,7 +194,7 @@ tt_value *tt_emit_mish_backward(tt_builder *b, tt_value *gradient, tt_value *x) 
 
 // log(1 + exp(-|x|)): what softplus and log-sigmoid add to their linear part.
 static tt_value *softplus_bend(tt_builder *b, tt_value *x) {
-  return tt_hlo_log_plus_one(b, tt_hlo_exponential(b, tt_hlo_negate(b, tt_hlo_abs(b, x))));
+  return tt_emit_log1p(b, tt_hlo_exponential(b, tt_hlo_negate(b, tt_hlo_abs(b, x))));
 }
 
 // The second result is what torch's CPU kernel keeps for the backward, exp(-|x|); ours needs x only.
@@ -211,7 +214,7 @@ static tt_value *softplus(tt_pointwise *p) {
   tt_builder *b = p->b;
   tt_value *x = p->x[0], *beta = tt_pointwise_number(p, 1), *scaled = tt_hlo_multiply(b, x, beta);
   tt_value *linear = tt_hlo_compare(b, TT_GT, scaled, tt_pointwise_number(p, 2));
-  tt_value *bent = tt_hlo_divide(b, tt_hlo_log_plus_one(b, tt_hlo_exponential(b, scaled)), beta);
+  tt_value *bent = tt_hlo_divide(b, tt_emit_log1p(b, tt_hlo_exponential(b, scaled)), beta);
   return tt_hlo_select(b, linear, x, bent);
 }
 void tt_lower_softplus(tt_lowering *l) { tt_pointwise_each(l, softplus, 1, NULL); }

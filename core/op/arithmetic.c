@@ -1,5 +1,6 @@
 // arithmetic.c - sums, products, quotients, powers, and what is made of them.
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 #include <string.h>
 
@@ -243,7 +244,7 @@ static tt_value *log_add_complex(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *first = tt_hlo_compare(b, TT_GE, tt_hlo_real(b, x), tt_hlo_real(b, y));
   tt_value *greater = tt_hlo_select(b, first, x, y), *smaller = tt_hlo_select(b, first, y, x);
   tt_value *ratio = tt_hlo_exponential(b, tt_hlo_subtract(b, smaller, greater));
-  return tt_hlo_add(b, greater, tt_hlo_log_plus_one(b, ratio));
+  return tt_hlo_add(b, greater, tt_emit_log1p(b, ratio));
 }
 
 // log(exp(x) + exp(y)) and its base-2 sibling: the greater one plus a correction in (0, log(2)]. Equal infinities have no
@@ -253,7 +254,7 @@ static tt_value *log_add(tt_builder *b, tt_value *x, tt_value *y, double log_of_
   tt_value *greater = tt_hlo_maximum(b, x, y);
   tt_value *distance = tt_hlo_negate(b, tt_hlo_abs(b, tt_hlo_subtract(b, x, y)));
   if (log_of_base != 1) distance = tt_multiply_constant(b, distance, log_of_base);
-  tt_value *correction = tt_hlo_log_plus_one(b, tt_hlo_exponential(b, distance));
+  tt_value *correction = tt_emit_log1p(b, tt_hlo_exponential(b, distance));
   if (log_of_base != 1) correction = tt_divide_constant(b, correction, log_of_base);
   tt_value *same_infinity = tt_hlo_and(b, tt_hlo_is_inf(b, x), tt_hlo_compare(b, TT_EQ, x, y));
   return tt_hlo_select(b, same_infinity, x, tt_hlo_add(b, greater, correction));

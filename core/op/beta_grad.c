@@ -6,6 +6,7 @@
 //   above:                       x / b K (log x + digamma(a + b) - digamma(a) + d(log K)/da),       K of (b, a, 1 - x)
 #include "op/gamma.h"
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 #include <math.h>
 
@@ -79,8 +80,7 @@ static tt_value *digamma_rise(tt_builder *b, tt_value *z, tt_value *rise) {
   tt_value *end = tt_hlo_add(b, z, rise), *u = tt_reciprocal(b, z), *v = tt_reciprocal(b, end);
   tt_value *step = tt_hlo_multiply(b, rise, tt_hlo_multiply(b, u, v)); // u - v
   tt_value *u2 = tt_square(b, u), *v2 = tt_square(b, v), *squares = tt_hlo_multiply(b, step, tt_hlo_add(b, u, v));
-  tt_value *sum =
-      tt_hlo_add(b, tt_hlo_log_plus_one(b, tt_hlo_multiply(b, rise, u)), tt_multiply_constant(b, step, 0.5));
+  tt_value *sum = tt_hlo_add(b, tt_emit_log1p(b, tt_hlo_multiply(b, rise, u)), tt_multiply_constant(b, step, 0.5));
   tt_value *difference = squares, *power = tt_hlo_constant_like(b, z, 1); // u^2k - v^2k, v^(2k - 2)
   for (int k = 0; k < 6; ++k) {
     sum = tt_hlo_add(b, sum, tt_multiply_constant(b, difference, terms[k]));

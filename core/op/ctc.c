@@ -9,6 +9,7 @@
 #include "op/axes.h"
 #include "op/index.h"
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 typedef struct ctc {
   tt_builder *b;
@@ -24,7 +25,7 @@ typedef struct ctc {
 
 static tt_value *log_sum(tt_builder *b, tt_value *x, tt_value *y) {
   tt_value *most = tt_hlo_maximum(b, x, y), *least = tt_hlo_minimum(b, x, y);
-  tt_value *sum = tt_hlo_add(b, most, tt_hlo_log_plus_one(b, tt_hlo_exponential(b, tt_hlo_subtract(b, least, most))));
+  tt_value *sum = tt_hlo_add(b, most, tt_emit_log1p(b, tt_hlo_exponential(b, tt_hlo_subtract(b, least, most))));
   return tt_hlo_select(b, tt_compare_constant(b, TT_EQ, most, -INFINITY), most, sum); // -inf - -inf is no number
 }
 

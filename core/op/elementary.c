@@ -1,6 +1,7 @@
-// elementary.c - functions of one number: rounding, signs, exponentials, logarithms, trigonometry; and complex parts.
+// elementary.c - functions of one number: rounding, signs, formulas with a logarithm; and complex parts.
 #include "op/axes.h"
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 #include <math.h>
 
@@ -93,71 +94,9 @@ static tt_value *nan_to_num(tt_pointwise *p) {
 }
 void tt_lower_nan_to_num(tt_lowering *l) { tt_pointwise_each(l, nan_to_num, 1, NULL); }
 
-// --- exponentials and logarithms ----------------------------------------------------------------------------------------------
+// --- quotients and logarithms -------------------------------------------------------------------------------------------------
 
-tt_value *tt_emit_exp2(tt_builder *b, tt_value *x) { return tt_hlo_power(b, tt_hlo_constant_like(b, x, 2), x); }
-
-// The exponent is taken from the bits, so that powers of two have whole logarithms: floor(log2(n)) must not be off by one.
-// Complex numbers, denormals, infinities and what has no logarithm go the plain way.
-tt_value *tt_emit_log2(tt_builder *b, tt_value *x) {
-  tt_value *plain = tt_divide_constant(b, tt_hlo_log(b, x), M_LN2);
-  if (!is_float(x)) return plain;
-  bool wide = x->dtype == TT_F64;
-  tt_dtype integer = wide ? TT_S64 : TT_S32;
-  int fraction_bits = wide ? 52 : 23;
-  double smallest = wide ? 0x1p-1022 : 0x1p-126;
-  tt_value *bits = tt_hlo_bitcast_convert(b, x, integer, x->rank, x->dims);
-  // Mantissas from sqrt(1/2) to sqrt(2), so that no cancellation follows.
-  int64_t half = wide ? 0x3FE6A09E667F3BCD : 0x3F3504F3;
-  tt_value *origin = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, integer, half), bits);
-  tt_value *shift = tt_hlo_constant_like(b, bits, fraction_bits);
-  tt_value *exponent = tt_hlo_shift_right_arithmetic(b, tt_hlo_subtract(b, bits, origin), shift);
-  tt_value *mantissa_bits = tt_hlo_subtract(b, bits, tt_hlo_shift_left(b, exponent, shift));
-  tt_value *mantissa = tt_hlo_bitcast_convert(b, mantissa_bits, x->dtype, x->rank, x->dims);
-  tt_value *fraction = tt_multiply_constant(b, tt_hlo_log(b, mantissa), M_LOG2E);
-  tt_value *ordinary =
-      tt_hlo_and(b, tt_compare_constant(b, TT_GE, x, smallest), tt_compare_constant(b, TT_LT, x, HUGE_VAL));
-  return tt_hlo_select(b, ordinary, tt_hlo_add(b, tt_hlo_convert(b, exponent, x->dtype), fraction), plain);
-}
-
-tt_value *tt_emit_log10(tt_builder *b, tt_value *x) { return tt_divide_constant(b, tt_hlo_log(b, x), M_LN10); }
 tt_value *tt_emit_reciprocal(tt_builder *b, tt_value *x) { return tt_reciprocal(b, x); }
-
-// exp(x) - 1: Taylor's series up to 1/2, where XLA loses 5 ulp; complex ones go XLA's way.
-tt_value *tt_emit_expm1(tt_builder *b, tt_value *x) {
-  if (!is_float(x)) return tt_hlo_exponential_minus_one(b, x);
-  int terms = x->dtype == TT_F64 ? 16 : 9;
-  tt_value *sum = tt_hlo_constant_like(b, x, 1.0 / tgamma(terms + 1));
-  for (int n = terms - 1; n > 0; --n) sum = tt_add_constant(b, tt_hlo_multiply(b, sum, x), 1.0 / tgamma(n + 1));
-  tt_value *far = tt_add_constant(b, tt_hlo_exponential(b, x), -1);
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0.5), tt_hlo_multiply(b, sum, x), far);
-}
-
-// exp(x) / 2 for x >= 1, where x - 1 is exact: no overflow before the result's, and no rounding of x - log(2).
-static tt_value *half_exponential(tt_builder *b, tt_value *x) {
-  tt_value *least = tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, 1));
-  return tt_multiply_constant(b, tt_hlo_exponential(b, tt_add_constant(b, least, -1)), M_E / 2);
-}
-
-// CHLO's are exp(x - log(2)) and lose 24 ulp; complex ones go that way.
-tt_value *tt_emit_sinh(tt_builder *b, tt_value *x) {
-  if (!is_float(x)) return tt_hlo_sinh(b, x);
-  tt_value *size = tt_hlo_abs(b, x), *half = half_exponential(b, size);
-  tt_value *far = tt_hlo_subtract(b, half, tt_hlo_divide(b, tt_hlo_constant_like(b, x, 0.25), half));
-  tt_value *e = tt_emit_expm1(b, tt_hlo_minimum(b, size, tt_hlo_constant_like(b, x, 1)));
-  tt_value *near = tt_multiply_constant(b, tt_hlo_add(b, e, tt_hlo_divide(b, e, tt_add_constant(b, e, 1))), 0.5);
-  tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 1), near, far);
-  return tt_hlo_select(b, tt_sign_bit(b, x), tt_hlo_negate(b, result), result);
-}
-
-tt_value *tt_emit_cosh(tt_builder *b, tt_value *x) {
-  if (!is_float(x)) return tt_hlo_cosh(b, x);
-  tt_value *size = tt_hlo_abs(b, x), *half = half_exponential(b, size);
-  tt_value *far = tt_hlo_add(b, half, tt_hlo_divide(b, tt_hlo_constant_like(b, x, 0.25), half));
-  tt_value *e = tt_hlo_exponential(b, tt_hlo_minimum(b, size, tt_hlo_constant_like(b, x, 1)));
-  tt_value *near = tt_multiply_constant(b, tt_hlo_add(b, e, tt_reciprocal(b, e)), 0.5);
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 1), near, far);
-}
 
 // log(x / (1 - x)), x clamped to [eps, 1 - eps] when an eps of 0 or more is given.
 static tt_value *logit(tt_pointwise *p) {
@@ -197,9 +136,7 @@ static tt_value *times_log(tt_builder *b, tt_value *x, tt_value *y, tt_value *lo
 }
 
 tt_value *tt_emit_xlogy(tt_builder *b, tt_value *x, tt_value *y) { return times_log(b, x, y, tt_hlo_log(b, y)); }
-tt_value *tt_emit_xlog1py(tt_builder *b, tt_value *x, tt_value *y) {
-  return times_log(b, x, y, tt_hlo_log_plus_one(b, y));
-}
+tt_value *tt_emit_xlog1py(tt_builder *b, tt_value *x, tt_value *y) { return times_log(b, x, y, tt_emit_log1p(b, y)); }
 
 // -x log(x), 0 at 0, -inf below.
 tt_value *tt_emit_entr(tt_builder *b, tt_value *x) {

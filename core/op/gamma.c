@@ -12,10 +12,9 @@
 #include "op/axes.h"
 #include "op/pointwise.h"
 #include "op/series.h"
+#include "op/transcendental.h"
 
 #include <math.h>
-
-tt_value *tt_emit_erfc(tt_builder *b, tt_value *x);
 
 double tt_half_epsilon(const tt_value *x) { return x->dtype == TT_F64 ? 0x1p-53 : 0x1p-24; }
 
@@ -46,10 +45,16 @@ static tt_value *log_drop(tt_builder *b, tt_value *a, tt_value *x, tt_value *mu)
   return tt_hlo_select(b, is_near, tt_hlo_multiply(b, a, near), far);
 }
 
+// log(gamma(t)) / ((t - 1) (t - 2)) for 1 <= t <= 4.
+static tt_value *log_gamma_quotient(tt_builder *b, tt_value *t) {
+  if (t->dtype == TT_F32) return tt_polynomial_at(b, &tt_polynomial_log_gamma_quotient, t);
+  return tt_series_at(b, &tt_series_log_gamma, t);
+}
+
 // log(gamma(1 + a)) / a for 0 <= a <= 1.25.
 static tt_value *small_log_gamma(tt_builder *b, tt_value *a) {
   a = tt_hlo_minimum(b, a, tt_hlo_constant_like(b, a, 1.25));
-  return tt_hlo_multiply(b, tt_add_constant(b, a, -1), tt_series_at(b, &tt_series_log_gamma, tt_add_constant(b, a, 1)));
+  return tt_hlo_multiply(b, tt_add_constant(b, a, -1), log_gamma_quotient(b, tt_add_constant(b, a, 1)));
 }
 
 tt_value *tt_stirling_rest(tt_builder *b, tt_value *a) {
@@ -73,18 +78,19 @@ static tt_value *log_gamma_right(tt_builder *b, tt_value *x) {
   // x - 1 and x - 2, of x + 1 below 1: never from a rounded x + 1.
   tt_value *from_one = tt_hlo_select(b, low, near, tt_add_constant(b, near, -1));
   tt_value *zeros = tt_hlo_multiply(b, from_one, tt_add_constant(b, from_one, -1));
-  near = tt_hlo_multiply(b, zeros, tt_series_at(b, &tt_series_log_gamma, tt_add_constant(b, from_one, 1)));
-  tt_value *log = tt_hlo_log(b, x);
+  near = tt_hlo_multiply(b, zeros, log_gamma_quotient(b, tt_add_constant(b, from_one, 1)));
+  tt_value *log_rest, *log = tt_log_in_parts(b, x, &log_rest);
   near = tt_hlo_select(b, low, tt_hlo_subtract(b, near, log), near);
-  tt_value *far = tt_hlo_multiply(b, tt_add_constant(b, x, -0.5), tt_add_constant(b, log, -1));
-  tt_value *rest = tt_hlo_log(b, tt_stirling_rest(b, tt_hlo_maximum(b, x, four)));
-  far = tt_hlo_add(b, far, tt_add_constant(b, rest, 0.9189385332046727 - 0.5)); // log(2 pi) / 2
+  tt_value *factor = tt_add_constant(b, x, -0.5), *rest = tt_stirling_rest(b, tt_hlo_maximum(b, x, four));
+  rest = tt_add_constant(b, tt_hlo_log(b, rest), 0.9189385332046727 - 0.5); // log(2 pi) / 2
+  rest = tt_hlo_add(b, rest, tt_hlo_multiply(b, tt_hlo_minimum(b, factor, tt_hlo_constant_like(b, x, 3e38)), log_rest));
+  tt_value *far = tt_hlo_add(b, tt_hlo_multiply(b, factor, tt_add_constant(b, log, -1)), rest);
   return tt_hlo_select(b, tt_hlo_compare(b, TT_LT, x, four), near, far);
 }
 
-// log |gamma(x)|, where CHLO is 100 ulp off. Below 0 by gamma(x) gamma(-x) = -pi / (x sin(pi x)), the sine by the distance from the
+// log |gamma(x)|. Below 0 by gamma(x) gamma(-x) = -pi / (x sin(pi x)), the sine by the distance from the
 // next whole number.
-tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
+static tt_value *log_gamma(tt_builder *b, tt_value *x) {
   tt_value *size = tt_hlo_abs(b, x), *right = log_gamma_right(b, size);
   tt_value *distance = tt_hlo_subtract(b, size, tt_hlo_round_nearest_even(b, size));
   tt_value *sine = tt_hlo_abs(b, tt_hlo_sine(b, tt_multiply_constant(b, distance, M_PI)));
@@ -94,6 +100,13 @@ tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
   tt_value *whole = tt_hlo_or(b, tt_hlo_is_inf(b, size), tt_compare_constant(b, TT_EQ, distance, 0));
   left = tt_select_constant(b, whole, HUGE_VAL, left);
   return tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), left, right);
+}
+
+// CHLO is 100 ulp off. Below 0, where both terms of the reflection cancel at each zero, float32 is worked out in float64.
+tt_value *tt_emit_lgamma(tt_builder *b, tt_value *x) {
+  if (x->dtype != TT_F32) return log_gamma(b, x);
+  tt_value *right = log_gamma_right(b, tt_hlo_abs(b, x));
+  return tt_wide_where(b, tt_compare_constant(b, TT_LT, x, 0), x, log_gamma, right);
 }
 
 // log of the multivariate gamma function of dimension n: the sum of log(gamma(x - i / 2)), i < n, and n (n - 1) / 4 log(pi).
@@ -199,7 +212,7 @@ static tt_value *small_series(tt_builder *b, tt_value *a, tt_value *x) {
   }
   tt_value *exponent = tt_hlo_multiply(b, a, tt_hlo_subtract(b, tt_hlo_log(b, x), small_log_gamma(b, a)));
   tt_value *rest = tt_hlo_multiply(b, tt_hlo_multiply(b, a, tt_hlo_exponential(b, exponent)), sum); // a f S
-  return tt_hlo_negate(b, tt_hlo_add(b, tt_hlo_exponential_minus_one(b, exponent), rest));
+  return tt_hlo_negate(b, tt_hlo_add(b, tt_emit_expm1(b, exponent), rest));
 }
 
 tt_temme tt_temme_at(tt_builder *b, tt_value *a, tt_value *x) {

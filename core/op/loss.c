@@ -4,6 +4,7 @@
 // prediction and target; the mean's 1 / count is a factor on the gradient.
 #include "op/axes.h"
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
 
@@ -89,7 +90,7 @@ static tt_value *soft_margin_exponential(tt_pointwise *p, int from) {
   return tt_hlo_exponential(p->b, tt_hlo_multiply(p->b, tt_hlo_negate(p->b, p->x[from]), p->x[from + 1]));
 }
 
-static tt_value *soft_margin(tt_pointwise *p) { return tt_hlo_log_plus_one(p->b, soft_margin_exponential(p, 0)); }
+static tt_value *soft_margin(tt_pointwise *p) { return tt_emit_log1p(p->b, soft_margin_exponential(p, 0)); }
 
 static tt_value *soft_margin_backward(tt_pointwise *p) {
   tt_builder *b = p->b;
@@ -128,7 +129,7 @@ static tt_value *bce(tt_pointwise *p) {
   tt_builder *b = p->b;
   tt_value *x = p->x[0], *target = p->x[1], *floor = tt_hlo_constant_like(b, x, -100);
   tt_value *of_one = tt_hlo_maximum(b, tt_hlo_log(b, x), floor);
-  tt_value *of_zero = tt_hlo_maximum(b, tt_hlo_log_plus_one(b, tt_hlo_negate(b, x)), floor);
+  tt_value *of_zero = tt_hlo_maximum(b, tt_emit_log1p(b, tt_hlo_negate(b, x)), floor);
   tt_value *loss = tt_hlo_multiply(b, tt_add_constant(b, target, -1), of_zero);
   return tt_hlo_subtract(b, loss, tt_hlo_multiply(b, target, of_one));
 }
@@ -155,7 +156,7 @@ static tt_value *bce_with_logits(tt_pointwise *p) {
   tt_builder *b = p->b;
   tt_value *positive = tt_has(p->l, 3) ? tt_pointwise_append(p, 3, p->compute) : NULL;
   tt_value *x = p->x[0], *target = p->x[1];
-  tt_value *bend = tt_hlo_log_plus_one(b, tt_hlo_exponential(b, tt_hlo_negate(b, tt_hlo_abs(b, x))));
+  tt_value *bend = tt_emit_log1p(b, tt_hlo_exponential(b, tt_hlo_negate(b, tt_hlo_abs(b, x))));
   tt_value *log_sigmoid = tt_hlo_subtract(b, tt_hlo_minimum(b, x, tt_hlo_constant_like(b, x, 0)), bend);
   if (positive) {
     tt_value *weight = tt_add_constant(b, tt_hlo_multiply(b, tt_add_constant(b, positive, -1), target), 1);

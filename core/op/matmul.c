@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "op/lowering.h"
+#include "op/transcendental.h"
 
 static const char *text(const tt_tensor *t) { return tt_dtype_text(t->dtype); }
 
@@ -116,7 +117,7 @@ void tt_lower_addmm_activation(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *x = add_product(l, 3);
   if (tt_bool(l, 5)) { // x * Phi(x)
-    tt_value *erf = tt_hlo_erf(b, tt_mul(l, x, tt_hlo_constant(b, x->dtype, 0.70710678118654752440)));
+    tt_value *erf = tt_emit_erf(b, tt_mul(l, x, tt_hlo_constant(b, x->dtype, 0.70710678118654752440)));
     x = tt_mul(l, tt_mul(l, x, tt_hlo_constant(b, x->dtype, 0.5)), tt_add(l, erf, tt_hlo_constant(b, x->dtype, 1)));
   } else {
     x = tt_hlo_maximum(b, x, tt_hlo_constant_like(b, x, 0));

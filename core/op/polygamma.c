@@ -2,6 +2,7 @@
 #include "op/axes.h"
 #include "op/pointwise.h"
 #include "op/series.h"
+#include "op/transcendental.h"
 
 #include <math.h>
 
@@ -38,13 +39,21 @@ static tt_value *pi_cotangent(tt_builder *b, tt_value *d) {
 }
 
 // Below 0 by reflection: digamma(x) = digamma(-x) - 1 / x - pi / tan(pi x). -inf and inf at 0 and -0, NaN at the other poles.
-tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
+static tt_value *digamma(tt_builder *b, tt_value *x) {
   tt_value *size = tt_hlo_abs(b, x), *right = digamma_right(b, size), *inverse = tt_reciprocal(b, x);
   tt_value *distance = tt_hlo_subtract(b, x, tt_hlo_round_nearest_even(b, x));
   tt_value *left = tt_hlo_subtract(b, tt_hlo_subtract(b, right, inverse), pi_cotangent(b, distance));
   left = tt_select_constant(b, tt_compare_constant(b, TT_EQ, distance, 0), NAN, left);
   tt_value *result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), left, right);
   return tt_hlo_select(b, tt_compare_constant(b, TT_EQ, x, 0), tt_hlo_negate(b, inverse), result);
+}
+
+// Below 0 float32 is worked out in float64: the reflection's terms cancel at each zero.
+tt_value *tt_emit_digamma(tt_builder *b, tt_value *x) {
+  if (x->dtype != TT_F32) return digamma(b, x);
+  tt_value *right = digamma_right(b, tt_hlo_abs(b, x)), *is_zero = tt_compare_constant(b, TT_EQ, x, 0);
+  right = tt_hlo_select(b, is_zero, tt_hlo_negate(b, tt_reciprocal(b, x)), right);
+  return tt_wide_where(b, tt_compare_constant(b, TT_LT, x, 0), x, digamma, right);
 }
 
 // --- zeta -----------------------------------------------------------------------------------------------------------------------

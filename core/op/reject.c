@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "op/random.h"
+#include "op/transcendental.h"
 
 enum {
   MOST_ROUNDS = 100, // of proposals; less than one in 10^40 is left then
@@ -35,7 +36,7 @@ static tt_value *at_least(tt_builder *b, tt_value *x, double c) {
 // k log(k / mean) + mean - k, the deviance of k from its mean.
 static tt_value *deviance(tt_builder *b, tt_value *k, tt_value *mean) {
   tt_value *x = tt_hlo_divide(b, minus(b, k, mean), mean);
-  return tt_hlo_multiply(b, mean, minus(b, tt_hlo_multiply(b, plus(b, x, 1), tt_hlo_log_plus_one(b, x)), x));
+  return tt_hlo_multiply(b, mean, minus(b, tt_hlo_multiply(b, plus(b, x, 1), tt_emit_log1p(b, x)), x));
 }
 
 // log(k! / (sqrt(2 pi k) (k / e)^k)) for k >= 1.
@@ -289,8 +290,7 @@ void tt_lower_binomial(tt_lowering *l) {
     tt_value *small[] = {tt_hlo_select(b, is_small, trials, one), tt_hlo_select(b, is_small, rare, zero)};
     tt_value *large[] = {tt_hlo_select(b, is_small, tt_hlo_constant_like(b, n, 40), trials),
                          tt_hlo_select(b, is_small, tt_hlo_constant_like(b, p, 0.5), rare)};
-    tt_value *none =
-        tt_hlo_exponential(b, tt_hlo_multiply(b, small[0], tt_hlo_log_plus_one(b, tt_hlo_negate(b, small[1]))));
+    tt_value *none = tt_hlo_exponential(b, tt_hlo_multiply(b, small[0], tt_emit_log1p(b, tt_hlo_negate(b, small[1]))));
     tt_value *searched = invert(l, 2, (inversion){binomial_ratio, 2}, none, small);
     tt_value *drawn = draw(l, 2, (rejection){propose_binomial, 2, 2}, large);
     result = tt_hlo_select(b, is_small, tt_hlo_minimum(b, searched, trials), drawn);

@@ -3,6 +3,7 @@
 // Formulas: the documentation of torch.nn.LSTM and torch.nn.GRU. Gates are blocks of the last dimension.
 #include "op/axes.h"
 #include "op/pointwise.h"
+#include "op/transcendental.h"
 
 // Block `block` of `count` equal ones of the last dimension.
 static tt_value *part(tt_builder *b, tt_value *x, int block, int count) {
@@ -65,11 +66,11 @@ void tt_lower_lstm_cell(tt_lowering *l) {
   tt_value *activated[] = {
       tt_hlo_logistic(b, part(b, gates, 0, 4)),
       tt_hlo_logistic(b, part(b, gates, 1, 4)),
-      tt_hlo_tanh(b, part(b, gates, 2, 4)),
+      tt_emit_tanh(b, part(b, gates, 2, 4)),
       tt_hlo_logistic(b, part(b, gates, 3, 4)),
   };
   tt_value *cy = tt_add(l, tt_mul(l, activated[1], cx), tt_mul(l, activated[0], activated[2]));
-  tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, activated[3], tt_hlo_tanh(b, cy)), dtype));
+  tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, activated[3], tt_emit_tanh(b, cy)), dtype));
   tt_set_result(l, 1, tt_hlo_convert(b, cy, dtype));
   tt_set_result(l, 2, tt_hlo_convert(b, join(b, 4, activated), dtype));
 }
@@ -80,7 +81,7 @@ void tt_lower_lstm_cell_backward(tt_lowering *l) {
   tt_value *workspace = tt_operand(l, 4);
   tt_dtype dtype = workspace->dtype, compute = tt_compute_dtype(dtype);
   workspace = tt_hlo_convert(b, workspace, compute);
-  tt_value *cx = tt_operand_as(l, 2, compute), *squashed = tt_hlo_tanh(b, tt_operand_as(l, 3, compute));
+  tt_value *cx = tt_operand_as(l, 2, compute), *squashed = tt_emit_tanh(b, tt_operand_as(l, 3, compute));
   tt_value *in = part(b, workspace, 0, 4), *forget = part(b, workspace, 1, 4), *cell = part(b, workspace, 2, 4),
            *out = part(b, workspace, 3, 4);
   tt_value *grad_hy = operand_or_zeros(l, 0, cx), *grad_cy = operand_or_zeros(l, 1, cx);
@@ -109,7 +110,7 @@ void tt_lower_gru_cell(tt_lowering *l) {
   tt_value *reset = tt_hlo_logistic(b, tt_add(l, part(b, in, 0, 3), part(b, hidden, 0, 3)));
   tt_value *update = tt_hlo_logistic(b, tt_add(l, part(b, in, 1, 3), part(b, hidden, 1, 3)));
   tt_value *memory = part(b, hidden, 2, 3);
-  tt_value *fresh = tt_hlo_tanh(b, tt_add(l, part(b, in, 2, 3), tt_mul(l, reset, memory)));
+  tt_value *fresh = tt_emit_tanh(b, tt_add(l, part(b, in, 2, 3), tt_mul(l, reset, memory)));
   tt_value *hy = tt_add(l, fresh, tt_mul(l, update, tt_sub(l, hx, fresh)));
   tt_set_result(l, 0, tt_hlo_convert(b, hy, dtype));
   tt_set_result(l, 1, tt_hlo_convert(b, join(b, 5, (tt_value *[]){reset, update, fresh, hx, memory}), dtype));

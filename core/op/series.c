@@ -1,4 +1,4 @@
-// series.c - evaluates the series of series.h.
+// series.c - evaluates the series and polynomials of series.h.
 #include "op/series.h"
 
 #include "op/pointwise.h"
@@ -15,4 +15,12 @@ tt_value *tt_series_at(tt_builder *b, const tt_series *series, tt_value *t) {
     next = tt_add_constant(b, term, series->terms[i]);
   }
   return tt_add_constant(b, tt_hlo_subtract(b, tt_hlo_multiply(b, u, next), after), series->terms[0]);
+}
+
+tt_value *tt_polynomial_at(tt_builder *b, const tt_polynomial *polynomial, tt_value *t) {
+  if (polynomial->center != 0) t = tt_add_constant(b, t, -polynomial->center);
+  tt_value *sum = tt_hlo_constant_like(b, t, polynomial->terms[polynomial->count - 1]);
+  for (int i = polynomial->count - 2; i >= 0; --i)
+    sum = tt_add_constant(b, tt_hlo_multiply(b, sum, t), polynomial->terms[i]);
+  return sum;
 }

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "op/axes.h"
 #include "op/index.h"
 
 enum { MANY_TAPS = 16 }; // more would make the program long
@@ -65,7 +66,7 @@ static tt_value *weight_table(tt_lowering *l, const tt_taps *taps, tt_dtype dtyp
 
 // --- forms -------------------------------------------------------------------------------------------------------------------
 
-// A matmul by the map's matrix [in, out]: the fast form on a TPU. A value that is not finite spreads along its whole row.
+// A matmul by the map's matrix [in, out]: the fast form on a TPU, for finite x. Others would spread along their whole row.
 static tt_value *by_matrix(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   tt_builder *b = l->b;
   const int64_t dims[] = {taps->in, taps->out, taps->count};
@@ -117,8 +118,31 @@ static tt_value *by_windows(tt_lowering *l, tt_value *x, int dim, const tt_taps 
   return tt_hlo_reduce(l->b, terms, TT_REDUCE_ADD, 1, &at[1]);
 }
 
-tt_value *tt_taps_apply(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
-  if (tt_failed(l)) return x;
-  if (tt_builder_target(l->b)->is_tpu) return by_matrix(l, x, dim, taps);
+static tt_value *by_gathers(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
   return taps->count <= MANY_TAPS ? by_rows(l, x, dim, taps) : by_windows(l, x, dim, taps);
+}
+
+typedef struct gathers {
+  tt_lowering *l;
+  int dim;
+  const tt_taps *taps;
+} gathers;
+
+// (x, y) -> (x, the map of x)
+static void gather_again(tt_builder *b, tt_value *const *state, tt_value **results, void *user) {
+  (void)b;
+  const gathers *g = user;
+  results[0] = state[0];
+  results[1] = by_gathers(g->l, state[0], g->dim, g->taps);
+}
+
+tt_value *tt_taps_apply(tt_lowering *l, tt_value *x, int dim, const tt_taps *taps) {
+  tt_builder *b = l->b;
+  if (tt_failed(l)) return x;
+  if (!tt_builder_target(b)->is_tpu) return by_gathers(l, x, dim, taps);
+  tt_value *state[] = {x, by_matrix(l, x, dim, taps)};
+  gathers g = {.l = l, .dim = dim, .taps = taps};
+  tt_value *finite = tt_reduce(b, tt_hlo_is_finite(b, x), TT_REDUCE_AND, tt_axes_range(0, x->rank));
+  tt_hlo_when(b, tt_hlo_not(b, finite), 2, state, gather_again, &g, state);
+  return state[1];
 }
