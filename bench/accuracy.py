@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.special as sp
 import torch
+import torch.nn.functional as F
 
 COUNT = 20_000
 ANY = 1e30  # "up to any size": by magnitude
@@ -107,6 +108,14 @@ ROWS = [
     Row("bessel_y1", [(0, 5), (0, 100), (1e-30, 1)], reference=sp.y1, around=J_ZEROS[3:4]),
     Row("spherical_bessel_j0", [(-20, 20)], reference=lambda x: sp.spherical_jn(0, x)),
     Row("airy_ai", [(-2, 10), (-20, -2)], reference=lambda x: sp.airy(x)[0]),
+    Row("gelu", [(-4, 10), *whole(1e-30, 1)], call=F.gelu),
+    Row("gelu, tanh", [(-3, 10), *whole(1e-30, 1)], call=lambda x: F.gelu(x, approximate="tanh")),
+    Row("silu", [(-80, 80), *whole(1e-30, 1)], call=F.silu),
+    Row("mish", [(-40, 80), *whole(1e-30, 1)], call=F.mish),
+    Row("elu", [(-20, 1), *whole(1e-30, 1)], call=F.elu),
+    Row("selu", [(-20, 1), *whole(1e-30, 1)], call=F.selu),
+    Row("softplus", [(-80, 80), *whole(1e-30, 1)], call=F.softplus),
+    Row("logsigmoid", [(-80, 80), *whole(1e-30, 1)], call=F.logsigmoid),
     Row("igamma", [(0.1, 100)], [(0.1, 100)], reference=sp.gammainc),
     Row("igammac", [(0.1, 100)], [(0.1, 100)], reference=sp.gammaincc),
 ]

@@ -69,7 +69,7 @@ static tt_value *inverse_power(tt_builder *b, tt_value *x, tt_value *leading, tt
 }
 
 // q > 0: the first terms, and for the others Euler and Maclaurin's formula (DLMF 25.11.5 with 2.10.1) at w behind them:
-// w^-x (w / (x - 1) + 1/2 + sum of B_2j / (2j)! x (x + 1) ... (x + 2j - 2) / w^(2j - 1)). Small ones are added first. A rounded
+// w^-x (w / (x - 1) + 1/2 + sum of B_2j / (2j)! x (x + 1) ... (x + 2j - 2) / w^(2j - 1)). A rounded
 // q + k would lose x / 2 ulp, so only q's leading bits are counted up, and its rest goes into the powers.
 static tt_value *zeta_of_positive(tt_builder *b, tt_value *x, tt_value *q) {
   static const double bernoulli[] = {1.0 / 12,          -1.0 / 720,
@@ -90,11 +90,11 @@ static tt_value *zeta_of_positive(tt_builder *b, tt_value *x, tt_value *q) {
   // For an x that large beside w, w^-x is nothing beside q^-x, and the corrections only overflow.
   tt_value *large = tt_hlo_compare(b, TT_GT, x, tt_multiply_constant(b, w, 100));
   sum = tt_hlo_multiply(b, tt_select_constant(b, large, 0, sum), inverse_power(b, x, w, rest));
-  // w^-x alone would underflow for large q.
-  tt_value *less = tt_add_constant(b, x, -1);
-  sum = tt_hlo_add(b, sum, tt_hlo_divide(b, inverse_power(b, less, w, rest), less));
   for (int k = first - 1; k >= 0; --k)
     sum = tt_hlo_add(b, sum, inverse_power(b, x, tt_add_constant(b, leading, k), rest));
+  // w^-x alone would underflow for large q. The greatest part where q is large, so last; nothing beside q^-x where x is.
+  tt_value *less = tt_add_constant(b, x, -1);
+  sum = tt_hlo_add(b, sum, tt_hlo_divide(b, inverse_power(b, less, w, rest), less));
   return sum;
 }
 

@@ -404,6 +404,7 @@ static void no_result(tt_builder *b, tt_value *const *arguments, tt_value **resu
   X((tt_hlo_sort(b, 1, &o.x, 1, true, wrong_result, NULL, &o.y), o.y), "not of type Bool[]")                            \
   X((tt_hlo_sort(b, 1, &o.x, 2, true, wrong_result, NULL, &o.y), o.y), "wants one shape with dimension 2")              \
   X((tt_hlo_while(b, 1, &o.x, no_result, wrong_result, NULL, &o.y), o.y), "while condition: operand 0 of 1 is absent")  \
+  X((tt_hlo_when(b, o.x, 1, &o.x, wrong_result, NULL, &o.y), o.y), "while condition")                                   \
   X((tt_builder_alias(b, 0, 5), tt_builder_alias(b, 1, 5), o.x), "alias")
 
 TEST(hlo_broken_rules_are_internal_faults){
@@ -490,6 +491,7 @@ static tt_status build_program(void *user) {
   tt_hlo_sort(b, 2, (tt_value *[]){x, tt_hlo_iota(b, TT_S32, DIMS(4, 8), 1)}, 1, true, descending, NULL, results + 1);
   tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), results[0]}, below_five, count_up, NULL,
                results + 2);
+  tt_hlo_when(b, tt_hlo_constant(b, TT_BOOL, 1), 2, results + 2, count_up, NULL, results + 2);
   tt_gather numbers = {1, INTS(1), 1, INTS(0), 0, NULL, NULL, 1, INTS(0), 1, I64S(1, 8)};
   results[2] = tt_hlo_gather(b, x, tt_hlo_constant_vector(b, TT_S64, 3, I64S(3, 0, 3)), &numbers);
   const char *text;
@@ -670,6 +672,9 @@ static void build_indexing(program *p, tt_dtype dtype) {
   }
   tt_value *results[2];
   tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), x}, below_five, count_up, NULL, results);
+  keep(p, results[1]);
+  tt_value *none = tt_hlo_constant(b, TT_BOOL, 0);
+  tt_hlo_when(b, none, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), x}, count_up, NULL, results);
   keep(p, results[1]);
 }
 

@@ -77,6 +77,11 @@ def test_unary_integers(name):
         check(find(name), sample(dtype), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "erfinv"])
+def test_zeros_keep_their_sign(name):
+    check(lambda x: find(name)(x).signbit(), torch.tensor([0.0, -0.0]))
+
+
 @pytest.mark.parametrize("name", ["sgn", "sign", "isnan", "isinf", "signbit", "logical_not", "exp", "sqrt", "sigmoid", "angle"])
 def test_unary_bool(name):
     check(find(name), sample(torch.bool))
