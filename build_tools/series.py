@@ -323,10 +323,10 @@ def erf_near(t):
     return mp.erf(sqrt(t)) / sqrt(t) - 1
 
 
-@polynomial(1, 4, 2.5, 27)
+@polynomial(1, 4, 2.5, 26)
 def erf_far(t):
-    """1 - erf(t)."""
-    return mp.erfc(t)
+    """(1 - erf(t))^(1/4)."""
+    return mp.erfc(t) ** (mpf(1) / 4)
 
 
 @polynomial(0, 0.25, 0, 28)

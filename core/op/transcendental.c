@@ -22,9 +22,9 @@ static const double log2_high = 0x1.63p-1, log2_low = M_LN2 - 0x1.63p-1;
 
 // --- exponentials ---------------------------------------------------------------------------------------------------------
 
-// 2^n of a whole float32 in [-127, 128]: 0 and infinity at its ends.
-static tt_value *power_of_two(tt_builder *b, tt_value *n) {
-  tt_value *bits = tt_add_constant(b, tt_hlo_convert(b, n, TT_S32), 127);
+// 2^(n + shift) of a whole float32 n, for a sum in [-127, 128]: 0 and infinity at its ends.
+static tt_value *power_of_two(tt_builder *b, tt_value *n, int shift) {
+  tt_value *bits = tt_add_constant(b, tt_hlo_convert(b, n, TT_S32), 127 + shift);
   bits = tt_hlo_shift_left(b, bits, tt_hlo_constant_like(b, bits, 23));
   return tt_hlo_bitcast_convert(b, bits, TT_F32, n->rank, n->dims);
 }
@@ -43,14 +43,14 @@ tt_value *tt_exp_of_sum(tt_builder *b, tt_value *x, tt_value *rest, tt_value *fa
   tt_value *n, *result = reduced_expm1(b, x, rest, &n);
   result = factor ? multiply_add(b, factor, result, factor) : tt_add_constant(b, result, 1);
   tt_value *half = tt_hlo_floor(b, tt_multiply_constant(b, n, 0.5));
-  result = tt_hlo_multiply(b, result, power_of_two(b, half));
-  return tt_hlo_multiply(b, result, power_of_two(b, tt_add_constant(b, tt_hlo_subtract(b, n, half), shift)));
+  result = tt_hlo_multiply(b, result, power_of_two(b, half, 0));
+  return tt_hlo_multiply(b, result, power_of_two(b, tt_hlo_subtract(b, n, half), shift));
 }
 
-// (exp(x) - 1) / 2 of float32: 2^(n-1) (exp(r) - 1) + (2^(n-1) - 1/2), in which nothing cancels. The half keeps 2^n finite.
+// (exp(x) - 1) / 2 of a float32 from -60 to 88.9: 2^(n-1) (exp(r) - 1) + (2^(n-1) - 1/2), in which nothing cancels. The half keeps
+// 2^n finite.
 static tt_value *half_expm1(tt_builder *b, tt_value *x) {
-  x = tt_hlo_clamp(b, tt_hlo_constant_like(b, x, -60), x, tt_hlo_constant_like(b, x, 88.9)); // -1/2, inf beyond
-  tt_value *n, *rise = reduced_expm1(b, x, NULL, &n), *scale = power_of_two(b, tt_add_constant(b, n, -1));
+  tt_value *n, *rise = reduced_expm1(b, x, NULL, &n), *scale = power_of_two(b, n, -1);
   return multiply_add(b, scale, rise, tt_add_constant(b, scale, -0.5));
 }
 
@@ -58,7 +58,9 @@ static tt_value *half_expm1(tt_builder *b, tt_value *x) {
 tt_value *tt_emit_expm1(tt_builder *b, tt_value *x) {
   if (!is_float(x)) return tt_hlo_exponential_minus_one(b, x);
   if (x->dtype == TT_F32) {
-    tt_value *half = half_expm1(b, x), *tiny = tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0x1p-25);
+    // -1 and infinity beyond these limits
+    tt_value *inside = tt_hlo_clamp(b, tt_hlo_constant_like(b, x, -60), x, tt_hlo_constant_like(b, x, 88.9));
+    tt_value *half = half_expm1(b, inside), *tiny = tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0x1p-25);
     return tt_hlo_select(b, tiny, x, tt_hlo_add(b, half, half));
   }
   const int terms = 16;
@@ -72,16 +74,22 @@ tt_value *tt_emit_exp2(tt_builder *b, tt_value *x) { return tt_hlo_power(b, tt_h
 
 // --- hyperbolic functions -------------------------------------------------------------------------------------------------
 
-// q = e / (e + 2) with e = exp(2 |x|) - 1; for small ones e / 2 (1 - q), whose digits are those of e.
+tt_value *tt_with_sign_of(tt_builder *b, tt_value *size, tt_value *x) {
+  tt_value *bits = tt_hlo_bitcast_convert(b, size, TT_S32, x->rank, x->dims);
+  tt_value *sign = tt_hlo_bitcast_convert(b, x, TT_S32, x->rank, x->dims);
+  sign = tt_hlo_and(b, sign, tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, TT_S32, INT32_MIN), sign));
+  return tt_hlo_bitcast_convert(b, tt_hlo_or(b, bits, sign), TT_F32, x->rank, x->dims);
+}
+
+// h / (h + 1) with h = (exp(2 |x|) - 1) / 2, written as a - a^2 / (h + 1), a = min(h, 1): the digits of small ones are those of h,
+// and a select between two forms with a division would take three times as long on XLA CPU.
 tt_value *tt_emit_tanh(tt_builder *b, tt_value *x) {
   if (x->dtype != TT_F32) return tt_hlo_tanh(b, x);
-  tt_value *size = tt_hlo_abs(b, x), *twice = tt_hlo_add(b, size, size);
-  tt_value *half = half_expm1(b, tt_hlo_minimum(b, twice, tt_hlo_constant_like(b, x, 40)));
-  tt_value *result = tt_hlo_divide(b, half, tt_add_constant(b, half, 1));
-  tt_value *near = tt_hlo_subtract(b, half, tt_hlo_multiply(b, half, result));
-  result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, half, 1), near, result);
-  result = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), tt_hlo_negate(b, result), result);
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 0x1p-13), x, result);
+  tt_value *size = tt_hlo_abs(b, x), *twice = tt_hlo_add(b, size, size), *one = tt_hlo_constant_like(b, x, 1);
+  tt_value *h = half_expm1(b, tt_select_constant(b, tt_compare_constant(b, TT_GT, twice, 40), 40, twice));
+  tt_value *a = tt_hlo_select(b, tt_hlo_compare(b, TT_GT, h, one), one, h);
+  tt_value *result = tt_hlo_subtract(b, a, tt_hlo_divide(b, tt_square(b, a), tt_hlo_add(b, h, one)));
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 0x1p-13), x, tt_with_sign_of(b, result, x));
 }
 
 // exp(x) / 2 for x >= 1, where x - 1 is exact: no overflow before the result's, and no rounding of x - log(2).
@@ -147,67 +155,75 @@ static tt_value *is_ordinary(tt_builder *b, tt_value *x) {
   return tt_hlo_and(b, normal, tt_compare_constant(b, TT_LT, x, HUGE_VAL));
 }
 
+// The logarithm, in any base, of a float32 x, which is `result` where x is a positive normal number. Denormals count as 0, as for
+// XLA's own.
+static tt_value *with_edges(tt_builder *b, tt_value *x, tt_value *result) {
+  tt_value *below = tt_compare_constant(b, TT_LE, x, -0x1p-126);
+  tt_value *edge = tt_select_constant(b, tt_compare_constant(b, TT_LT, x, 0x1p-126), -HUGE_VAL, x); // inf, NaN
+  return tt_hlo_select(b, is_ordinary(b, x), result, tt_select_constant(b, below, NAN, edge));
+}
+
 tt_value *tt_log_in_parts(tt_builder *b, tt_value *x, tt_value **out_rest) {
   if (out_rest) *out_rest = tt_hlo_constant_like(b, x, 0);
   if (x->dtype != TT_F32) return tt_hlo_log(b, x);
   tt_value *exponent, *f = tt_add_constant(b, split_mantissa(b, x, &exponent), -1);
-  tt_value *k = tt_hlo_convert(b, exponent, TT_F32), *ordinary = is_ordinary(b, x);
+  tt_value *k = tt_hlo_convert(b, exponent, TT_F32);
   tt_value *first = tt_multiply_constant(b, k, log2_high), *second = tt_hlo_add(b, f, log_rest(b, k, f));
   tt_value *sum = tt_hlo_add(b, first, second);
   // first is 0, or greater than second
   if (out_rest)
-    *out_rest = tt_hlo_select(b, ordinary, tt_hlo_add(b, tt_hlo_subtract(b, first, sum), second), *out_rest);
-  return tt_hlo_select(b, ordinary, sum, tt_hlo_log(b, x));
+    *out_rest = tt_hlo_select(b, is_ordinary(b, x), tt_hlo_add(b, tt_hlo_subtract(b, first, sum), second), *out_rest);
+  return with_edges(b, x, sum);
 }
 
 // 1 + x is rounded to 2^k m; what that loses goes into f, scaled by s = 2^-k: (s x - (m - s)) + (m - 1), of which only the last sum
-// rounds. Taken from the bits, m hides from compilers that the first two terms could be one. From 2^60 on s would be denormal.
+// rounds. Taken from the bits, m hides from compilers that the first two terms could be one. From 2^60 on nothing is lost that
+// shows, and s would soon be denormal.
 tt_value *tt_emit_log1p(tt_builder *b, tt_value *x) {
   if (x->dtype != TT_F32) return tt_hlo_log_plus_one(b, x);
   tt_value *sum = tt_add_constant(b, x, 1), *exponent, *m = split_mantissa(b, sum, &exponent);
-  tt_value *k = tt_hlo_convert(b, exponent, TT_F32), *s = power_of_two(b, tt_hlo_negate(b, k));
+  tt_value *k = tt_hlo_convert(b, exponent, TT_F32), *s = power_of_two(b, tt_hlo_negate(b, k), 0);
   tt_value *lost = tt_hlo_subtract(b, tt_hlo_multiply(b, s, x), tt_hlo_subtract(b, m, s));
+  lost = tt_select_constant(b, tt_compare_constant(b, TT_GE, sum, 0x1p60), 0, lost);
   tt_value *f = tt_hlo_add(b, lost, tt_add_constant(b, m, -1));
   tt_value *result = tt_hlo_add(b, tt_multiply_constant(b, k, log2_high), tt_hlo_add(b, f, log_rest(b, k, f)));
-  tt_value *inside = tt_hlo_and(b, tt_compare_constant(b, TT_GT, sum, 0), tt_compare_constant(b, TT_LT, sum, 0x1p60));
-  result = tt_hlo_select(b, inside, result, tt_hlo_log(b, sum));
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0x1p-25), x, result);
+  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, tt_hlo_abs(b, x), 0x1p-25), x, with_edges(b, sum, result));
 }
 
-// k + log2(1 + f), so that powers of two have whole logarithms: floor(log2(n)) must not be off by one. Complex numbers, denormals, infinities and what has no logarithm go the plain way.
+// k + log2(1 + f), so that powers of two have whole logarithms: floor(log2(n)) must not be off by one. In float64, denormals,
+// infinities and what has no logarithm go the plain way.
 tt_value *tt_emit_log2(tt_builder *b, tt_value *x) {
-  tt_value *plain = tt_divide_constant(b, tt_hlo_log(b, x), M_LN2), *exponent;
-  if (!is_float(x)) return plain;
-  tt_value *mantissa = split_mantissa(b, x, &exponent), *k = tt_hlo_convert(b, exponent, x->dtype), *fraction;
+  if (!is_float(x)) return tt_divide_constant(b, tt_hlo_log(b, x), M_LN2);
+  tt_value *exponent, *mantissa = split_mantissa(b, x, &exponent), *k = tt_hlo_convert(b, exponent, x->dtype);
   if (x->dtype == TT_F32) {
     tt_value *f = tt_add_constant(b, mantissa, -1);
-    fraction = multiply_add(b, f, tt_polynomial_at(b, &tt_polynomial_log2_rest, f), f);
-  } else {
-    fraction = tt_multiply_constant(b, tt_hlo_log(b, mantissa), M_LOG2E);
+    tt_value *fraction = multiply_add(b, f, tt_polynomial_at(b, &tt_polynomial_log2_rest, f), f);
+    return with_edges(b, x, tt_hlo_add(b, k, fraction));
   }
+  tt_value *fraction = tt_multiply_constant(b, tt_hlo_log(b, mantissa), M_LOG2E);
+  tt_value *plain = tt_divide_constant(b, tt_hlo_log(b, x), M_LN2);
   return tt_hlo_select(b, is_ordinary(b, x), tt_hlo_add(b, k, fraction), plain);
 }
 
 tt_value *tt_emit_log10(tt_builder *b, tt_value *x) {
-  tt_value *plain = tt_divide_constant(b, tt_hlo_log(b, x), M_LN10), *exponent;
-  if (x->dtype != TT_F32) return plain;
+  if (x->dtype != TT_F32) return tt_divide_constant(b, tt_hlo_log(b, x), M_LN10);
   const double log10_high = 0x1.34p-2, log10_low = 0.30102999566398119521 - log10_high; // log10(2) in two parts
-  tt_value *f = tt_add_constant(b, split_mantissa(b, x, &exponent), -1), *k = tt_hlo_convert(b, exponent, TT_F32);
-  tt_value *rest =
-      multiply_add(b, f, tt_polynomial_at(b, &tt_polynomial_log10_rest, f), tt_multiply_constant(b, k, log10_low));
+  tt_value *exponent, *f = tt_add_constant(b, split_mantissa(b, x, &exponent), -1);
+  tt_value *k = tt_hlo_convert(b, exponent, TT_F32), *low = tt_multiply_constant(b, k, log10_low);
+  tt_value *rest = multiply_add(b, f, tt_polynomial_at(b, &tt_polynomial_log10_rest, f), low);
   rest = tt_hlo_add(b, tt_multiply_constant(b, f, 7.0 / 16), rest);
-  return tt_hlo_select(b, is_ordinary(b, x), tt_hlo_add(b, tt_multiply_constant(b, k, log10_high), rest), plain);
+  return with_edges(b, x, tt_hlo_add(b, tt_multiply_constant(b, k, log10_high), rest));
 }
 
 // A polynomial up to 1/2; beyond, where 1 - |x| is exact, half the logarithm of (1 + |x|) / (1 - |x|).
 tt_value *tt_emit_atanh(tt_builder *b, tt_value *x) {
   if (x->dtype != TT_F32) return tt_hlo_atanh(b, x);
   tt_value *size = tt_hlo_abs(b, x), *near_x = tt_hlo_minimum(b, size, tt_hlo_constant_like(b, x, 0.5));
-  tt_value *near = multiply_add(b, x, tt_polynomial_at(b, &tt_polynomial_atanh_rest, tt_square(b, near_x)), x);
+  tt_value *near = tt_polynomial_at(b, &tt_polynomial_atanh_rest, tt_square(b, near_x));
+  near = multiply_add(b, size, near, size);
   tt_value *ratio = tt_hlo_divide(b, tt_add_constant(b, size, 1), tt_constant_minus(b, 1, size));
   tt_value *far = tt_multiply_constant(b, tt_log_in_parts(b, ratio, NULL), 0.5);
-  far = tt_hlo_select(b, tt_compare_constant(b, TT_LT, x, 0), tt_hlo_negate(b, far), far);
-  return tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 0.5), near, far);
+  return tt_with_sign_of(b, tt_hlo_select(b, tt_compare_constant(b, TT_LT, size, 0.5), near, far), x);
 }
 
 // --- a formula in float64 -------------------------------------------------------------------------------------------------

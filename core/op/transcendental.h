@@ -18,6 +18,9 @@ tt_value *tt_log_in_parts(tt_builder *b, tt_value *x, tt_value **out_rest);
 tt_value *tt_wide_where(tt_builder *b, tt_value *where, tt_value *x, tt_value *(*formula)(tt_builder *, tt_value *),
                         tt_value *otherwise);
 
+// size >= 0 with the sign bit of x, float32.
+tt_value *tt_with_sign_of(tt_builder *b, tt_value *size, tt_value *x);
+
 tt_value *tt_emit_expm1(tt_builder *b, tt_value *x);
 tt_value *tt_emit_log1p(tt_builder *b, tt_value *x);
 tt_value *tt_emit_tanh(tt_builder *b, tt_value *x);

@@ -100,7 +100,15 @@ static bool has_costly_ops(const char *text, int64_t size) {
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     if (tt_text_contains(text, size, words[i])) return true;
   }
-  return false;
+  // A polynomial, as most elementary functions are written out.
+  enum { PRODUCTS = 8 };
+  const char *product = "stablehlo.multiply", *end = text + size, *at = text;
+  int count = 0;
+  while (count < PRODUCTS && (at = memmem(at, (size_t)(end - at), product, strlen(product))) != NULL) {
+    ++count;
+    ++at;
+  }
+  return count == PRODUCTS;
 }
 
 // The passes to leave out.
