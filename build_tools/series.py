@@ -419,7 +419,9 @@ def main():
         wide = narrow if name == "ndtri_tail" else length(terms, values, 55)
         interval = ", ".join(mp.nstr(end, 17) for end in (low, high))
         print(f"\n// {(function.__doc__ or '').strip('.')}; {mp.nstr(low, 6)} <= t <= {mp.nstr(high, 6)}")
-        print(f"const tt_series tt_series_{name} = {{{interval}, {wide}, {narrow}, (const double[]){{{numbers(terms[:wide])}}}}};")
+        print(
+            f"const tt_series tt_series_{name} = {{{interval}, {wide}, {narrow}, (const double[]){{{numbers(terms[:wide])}}}}};"
+        )
     for name, row in POLYNOMIALS.items():
         print_polynomial(name, *row)
 

@@ -87,7 +87,7 @@ tt_value *tt_random_normal(tt_lowering *l, int generator_arg, tt_dtype dtype, in
   if (dtype != TT_F64) return normal_of_bits(b, bits);
   // Odd multiples of 2^-53 in (-1, 1).
   tt_value *unit = constant_plus(b, constant_times(b, unit_of_bits(b, bits, dtype), 2), -1 + ldexp(1, -53));
-  // CHLO's, though it is 36 ulp off at the ends: what mends that would double the time.
+  // CHLO's, though it is 36 ulp off at the ends: what mends that takes longer still.
   return constant_times(b, tt_hlo_erf_inv(b, unit), sqrt(2));
 }
 

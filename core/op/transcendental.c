@@ -82,7 +82,7 @@ tt_value *tt_with_sign_of(tt_builder *b, tt_value *size, tt_value *x) {
 }
 
 // h / (h + 1) with h = (exp(2 |x|) - 1) / 2, written as a - a^2 / (h + 1), a = min(h, 1): the digits of small ones are those of h,
-// and a select between two forms with a division would take three times as long on XLA CPU.
+// and XLA CPU takes far longer for a select between two forms with a division.
 tt_value *tt_emit_tanh(tt_builder *b, tt_value *x) {
   if (x->dtype != TT_F32) return tt_hlo_tanh(b, x);
   tt_value *size = tt_hlo_abs(b, x), *twice = tt_hlo_add(b, size, size), *one = tt_hlo_constant_like(b, x, 1);

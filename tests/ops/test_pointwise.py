@@ -77,7 +77,9 @@ def test_unary_integers(name):
         check(find(name), sample(dtype), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "erfinv"])
+@pytest.mark.parametrize(
+    "name", ["sin", "tan", "asin", "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "erfinv"]
+)
 def test_zeros_keep_their_sign(name):
     check(lambda x: find(name)(x).signbit(), torch.tensor([0.0, -0.0]))
 

@@ -322,7 +322,7 @@ BELOW_ZERO = {"lgamma, x < 0": 1, "digamma, x < 0": 1}  # CPU torch has few digi
 
 @pytest.mark.parametrize("row", accuracy.ROWS, ids=lambda r: r.name)
 def test_accuracy(row, monkeypatch):
-    """No function of one number is more than 3 ulp off, or else no more than twice as far as CPU torch; see docs/accuracy.md."""
+    """No function of one number is more than 3 ulp off, or else no more than twice as far as CPU torch (docs/accuracy.md)."""
     monkeypatch.setattr(accuracy, "COUNT", 4000)
     ours, where, theirs = accuracy.measure(row, torch.float32)
     assert ours <= BELOW_ZERO.get(row.name, max(6 if row.y else 3, 2 * theirs)), where
