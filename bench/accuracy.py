@@ -182,10 +182,10 @@ that it finds the same again. Near a zero of a function an error of the argument
 large, read them as "no digits are left there". Denormal arguments and results are left out. A dash: CPU torch has no bfloat16
 kernel.
 
-The float32 forms of expm1, log1p, log2, log10, the hyperbolic, error and gamma functions are written out, since XLA's are 2 to
-5 ulp off; erfc stays at more than twice CPU torch's error. Below 0 lgamma and digamma are worked out in float64, which takes
-longer, and only where an argument is negative. Float64's random normal numbers keep XLA's erf_inv, 36 ulp off in their tails,
-since a better one takes longer still.
+The float32 forms of expm1, log1p, log2, log10, the hyperbolic, error and gamma functions are written out, since XLA's are 2
+to 5 ulp off; erfc, lgamma and zeta stay at more than twice CPU torch's error. Below 0 lgamma and digamma are worked out in
+float64, which takes longer, and only where an argument is negative. Float64's random normal numbers keep XLA's erf_inv, 36 ulp
+off in their tails, since a better one takes longer still.
 
 | function | float32 | at | CPU torch | bfloat16 | CPU torch |
 |---|---|---|---|---|---|
