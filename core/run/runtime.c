@@ -109,12 +109,13 @@ static tt_target describe_target(tt_client *client) {
   };
 }
 
-// XLA's CPU client takes the memory of every result from malloc, which by default maps and unmaps blocks above 128 KiB: each
-// new page costs a fault, several times the time to fill it (a step of bench/models.py: 1.1 to 1.2 times slower). Keeping freed
-// blocks up to 32 MiB, the most that glibc allows, avoids that for the price of up to 1 GiB that is not given back.
+// XLA's CPU client takes the memory of every result and of what is between from malloc, which by default maps and unmaps blocks
+// above 128 KiB: each new page costs a fault, several times the time to fill it (a step of bench/models.py: 1.1 to 1.2 times
+// slower). No threshold above 32 MiB is taken, and attention over 1,024 tokens needs more and took twice as long, so no block
+// is mapped as long as the heap can grow. The price is up to 1 GiB, and what lies below memory in use, that is not given back.
 static void tune_malloc(void) {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
 #endif
