@@ -36,12 +36,13 @@ typedef struct tt_value {
 // What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing
 // else in the core asks.
 typedef struct tt_target {
-  bool is_tpu;             // TPU: precision attributes are honoured; CPU: they are ignored, passes are written out
-  int generation;          // TPU generation (5, 6, 7), 0 otherwise
-  bool conv_needs_forward; // gradients of convolutions are fast only as plain forward convolutions (XLA CPU)
-  bool sums_as_dots;       // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
-  bool dot_lhs_in_order;   // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
-  bool bf16_dot;           // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
+  bool is_tpu;              // TPU: precision attributes are honoured; CPU: they are ignored, passes are written out
+  int generation;           // TPU generation (5, 6, 7), 0 otherwise
+  bool conv_needs_forward;  // gradients of convolutions are fast only as plain forward convolutions (XLA CPU)
+  bool sums_as_dots;        // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
+  bool extremes_in_lanes;   // extremes of floats along the last dimension are slow unless taken side by side (XLA CPU)
+  bool dot_lhs_in_order;    // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
+  bool bf16_dot;            // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
 } tt_target;
 
 // Float32 matmul and convolution arithmetic: one bfloat16 pass, three, or full float32.
@@ -182,7 +183,8 @@ typedef enum tt_reduction {
 } tt_reduction;
 // The neutral element of a reduction as a scalar constant.
 tt_value *tt_hlo_reduction_identity(tt_builder *b, tt_reduction kind, tt_dtype dtype);
-// Drops the reduced dimensions. MAX and MIN propagate NaN (given xla_cpu_enable_fast_min_max=false on XLA CPU).
+// Drops the reduced dimensions. MAX and MIN propagate NaN (given xla_cpu_enable_fast_min_max=false on XLA CPU); over the last
+// dimensions of a large x they are two reductions where the target is faster so.
 tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count, const int *dims);
 
 // A body builds the region of an op from its block arguments; regions must not use values from outside.

@@ -186,6 +186,15 @@ def test_extremes_of_special_values():
     check(lambda x: (x.argmax(), x.argmin(1), x.argmax(0, keepdim=True), x.argmax(keepdim=True)), numbers(4, 3))
 
 
+@pytest.mark.parametrize("shape", [(32, 1024), (40, 1000), (64, 377), (9, 1021), (2, 70, 333), (40_000,)], ids=str)
+@pytest.mark.parametrize("special", [NAN, INF, -INF])
+def test_extremes_of_long_rows(shape, special):
+    x = numbers(*shape)
+    check(lambda x: (x.amax(-1), x.amin(-1), *x.max(-1), *x.min(-1), x.argmax(-1), x.amax((-2, -1)) if x.dim() > 1 else x.max()), x)
+    x.view(-1)[torch.randint(x.numel(), (3,))] = special
+    check(lambda x: (x.amax(-1), x.amin(-1), x.argmax(-1), x.max(), x.min(), x.logsumexp(-1)), x)
+
+
 def test_extreme_errors():
     empty = torch.empty(0, 3)
     check_raises(RuntimeError, "Expected reduction dim to be specified", torch.max, empty)
@@ -303,6 +312,19 @@ def test_scan_of_special_values():
     rows = [[1.0, 3.0, 3.0, 2.0, NAN, 5.0, NAN], [-INF, -INF, 1.0, INF, INF, -INF, 0.0], [NAN, -INF, 0.0, -0.0, 0.0, INF, 1.0]]
     check(lambda x: (*x.cummax(1), *x.cummin(1), x.logcumsumexp(1), x.cumsum(1)), torch.tensor(rows))
     check_gradient(lambda x: x.cummax(1), numbers(3, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(40, 1000), (3, 70, 256), (65, 641), (50_000,)], ids=str)
+def test_sums_along_long_rows(shape, dtype):
+    x = numbers(*shape).to(dtype)
+    check(lambda x: (x.cumsum(-1), x.cumsum(-1, dtype=torch.float64)), x, rtol=1e-5, atol=1e-4)
+    for special in (NAN, INF, -INF):  # what stands before it in its row does not see it
+        y = x.clone()
+        y.view(-1)[[5, 700, 39_000]] = special
+        check(lambda x: x.cumsum(-1), y, rtol=1e-5, atol=1e-4)
+    huge = torch.finfo(dtype).max / 49.5
+    check(lambda x: x.cumsum(-1), torch.full(shape, huge, dtype=dtype), rtol=1e-5, atol=0)
 
 
 def test_scan_arguments():
