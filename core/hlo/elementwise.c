@@ -57,6 +57,14 @@ static tt_value *emit_widened(tt_builder *b, const char *op, tt_value *x) {
   return tt_hlo_convert(b, emit_plain(b, op, tt_hlo_convert(b, x, TT_F32)), x->dtype);
 }
 
+// XLA would make the reciprocal of a square root an rsqrt again if it saw that the dividend is 1.
+static tt_value *emit_rsqrt(tt_builder *b, const char *op, tt_value *x) {
+  bool divides = b->target.rsqrt_by_division && (x->dtype == TT_F32 || x->dtype == TT_F64);
+  if (!divides) return emit_plain(b, op, x);
+  tt_value *one = tt_hlo_optimization_barrier(b, tt_hlo_constant(b, x->dtype, 1));
+  return tt_hlo_divide(b, tt_hlo_broadcast_like(b, one, x), tt_hlo_sqrt(b, x));
+}
+
 // --- which dtypes an op takes, and how it prints ----------------------------------------------------------------------------------
 
 enum {
@@ -87,7 +95,7 @@ static const unary_rule unary_rules[] = {
     {"stablehlo.log_plus_one", F | C, emit_plain},
     {"stablehlo.logistic", F | C, emit_plain},
     {"stablehlo.sqrt", F | C, emit_plain},
-    {"stablehlo.rsqrt", F | C, emit_plain},
+    {"stablehlo.rsqrt", F | C, emit_rsqrt},
     {"stablehlo.cbrt", F, emit_plain},
     {"stablehlo.tanh", F | C, emit_plain},
     {"stablehlo.sine", F | C, emit_plain},

@@ -107,6 +107,7 @@ static tt_target describe_target(tt_client *client) {
       .dot_lhs_in_order = true,
       .sums_as_dots = minor <= 106, // later ones hand reductions to a library
       .extremes_in_lanes = true,
+      .rsqrt_by_division = true,
   };
 }
 
