@@ -42,6 +42,7 @@ typedef struct tt_target {
   bool sums_as_dots;        // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
   bool extremes_in_lanes;   // extremes of floats along the last dimension are slow unless taken side by side (XLA CPU)
   bool rsqrt_by_division;   // rsqrt is slow and less exact than the reciprocal of a square root (XLA CPU)
+  bool concat_copies;       // parts of an operand are copied before they are concatenated (XLA CPU)
   bool dot_lhs_in_order;    // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
   bool bf16_dot;            // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
 } tt_target;

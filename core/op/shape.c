@@ -90,11 +90,25 @@ void tt_lower_block_diag(tt_lowering *l) {
 
 // --- turning ------------------------------------------------------------------------------------------------------------------
 
+enum { ROLL_ELEMENTS = 1 << 18 }; // up to here two copies stay in the caches
+
+// Both parts are moved into a shape of x's size, which XLA fuses with the choice between them.
+static tt_value *roll_by_choice(tt_builder *b, tt_value *x, int dim, int64_t shift) {
+  int64_t size = x->dims[dim];
+  tt_value *tail = tt_pad_dim_zero(b, x, dim, shift - size, size - shift, 0),
+           *head = tt_pad_dim_zero(b, x, dim, shift, -shift, 0);
+  tt_value *position = tt_hlo_iota(b, tt_index_dtype(size), x->rank, x->dims, dim);
+  tt_value *is_tail = tt_hlo_compare(b, TT_LT, position, tt_hlo_constant_like(b, position, (double)shift));
+  return tt_hlo_select(b, is_tail, tail, head);
+}
+
 static tt_value *roll_dim(tt_builder *b, tt_value *x, int dim, int64_t shift) {
   int64_t size = x->dims[dim];
   if (size == 0) return x;
   shift = (shift % size + size) % size;
   if (shift == 0) return x;
+  bool rows_move = dim == x->rank - 1 && tt_value_count(x) > ROLL_ELEMENTS && x->rank > 1;
+  if (rows_move && tt_builder_target(b)->concat_copies) return roll_by_choice(b, x, dim, shift);
   tt_value *tail = tt_hlo_slice_dim(b, x, dim, size - shift, size, 1),
            *head = tt_hlo_slice_dim(b, x, dim, 0, size - shift, 1);
   return tt_hlo_concatenate(b, 2, (tt_value *[]){tail, head}, dim);

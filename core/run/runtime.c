@@ -108,6 +108,7 @@ static tt_target describe_target(tt_client *client) {
       .sums_as_dots = minor <= 106, // later ones hand reductions to a library
       .extremes_in_lanes = true,
       .rsqrt_by_division = true,
+      .concat_copies = true,
   };
 }
 

@@ -117,6 +117,13 @@ def test_turns_dtypes(dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_roll_of_many(dtype):
+    x = make(3, 300, 301, dtype=dtype)
+    check(lambda x: [torch.roll(x, 1, 2), torch.roll(x, (-2, 300), (1, -1)), torch.roll(x, 5)], x)
+    check(lambda x: torch.roll(x.transpose(0, 2), 2, 2), x)
+
+
 def test_turns_edges():
     x = make(3, 4)
     check(lambda x: [torch.roll(x, 1), torch.flip(x, ()), x.repeat(2)], torch.tensor(2.0))
