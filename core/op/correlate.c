@@ -112,20 +112,55 @@ static tt_value *patches(tt_lowering *l, tt_value *x, const tt_correlation *c, c
   return tt_hlo_reshape(l->b, tt_hlo_concatenate(l->b, (int)taps, pieces, 2), 4, result);
 }
 
+// Images stay in front where what a product has per image, `rows` times its inner size, is no more than the pieces themselves:
+// for one product over all images XLA CPU copies the pieces (a 1x1 convolution takes 4 times as long).
+static bool goes_by_image(const tt_value *pieces, int64_t rows) { return rows <= pieces->dims[3]; }
+
+// matrix [groups, rows, inner] times pieces [n, groups, inner, positions] -> [n, groups, rows, positions]
+static tt_value *multiply_pieces(tt_lowering *l, tt_value *matrix, tt_value *pieces, tt_dtype result) {
+  tt_dot numbers = {.batch_count = 1,
+                    .lhs_batch = (int[]){0},
+                    .rhs_batch = (int[]){1},
+                    .contract_count = 1,
+                    .lhs_contract = (int[]){2},
+                    .rhs_contract = (int[]){2}};
+  if (!goes_by_image(pieces, matrix->dims[1])) {
+    tt_value *y = tt_dot_product(l, matrix, pieces, &numbers, result); // [groups, rows, n, positions]
+    return tt_hlo_transpose(l->b, y, (int[]){2, 0, 1, 3});
+  }
+  int64_t dims[] = {pieces->dims[0], matrix->dims[0], matrix->dims[1], matrix->dims[2]};
+  matrix = tt_hlo_broadcast_in_dim(l->b, matrix, 4, dims, (int[]){1, 2, 3});
+  numbers.batch_count = 2;
+  numbers.lhs_batch = numbers.rhs_batch = (int[]){0, 1};
+  numbers.lhs_contract = (int[]){3};
+  return tt_dot_product(l, matrix, pieces, &numbers, result);
+}
+
+// The sum over images and positions of rows [n, groups, o, positions] times pieces [n, groups, inner, positions]:
+// [groups, o, inner]
+static tt_value *contract_pieces(tt_lowering *l, tt_value *rows, tt_value *pieces, tt_dtype result) {
+  tt_dot numbers = {.batch_count = 1,
+                    .lhs_batch = (int[]){1},
+                    .rhs_batch = (int[]){1},
+                    .contract_count = 2,
+                    .lhs_contract = (int[]){0, 3},
+                    .rhs_contract = (int[]){0, 3}};
+  if (!goes_by_image(pieces, rows->dims[2])) return tt_dot_product(l, rows, pieces, &numbers, result);
+  numbers.batch_count = 2;
+  numbers.lhs_batch = numbers.rhs_batch = (int[]){0, 1};
+  numbers.contract_count = 1;
+  numbers.lhs_contract = numbers.rhs_contract = (int[]){3};
+  tt_value *each = tt_dot_product(l, rows, pieces, &numbers, tt_compute_dtype(result));
+  return tt_hlo_convert(l->b, tt_hlo_reduce(l->b, each, TT_REDUCE_ADD, 1, (int[]){0}), result);
+}
+
 // --- forward -------------------------------------------------------------------------------------------------------------
 
 static tt_value *by_patches(tt_lowering *l, tt_value *x, tt_value *filter, const tt_correlation *c, const int64_t *out,
                             tt_dtype result) {
   int64_t inner = product(filter->rank - 1, filter->dims + 1), o = filter->dims[0] / c->groups;
   tt_value *matrix = tt_hlo_reshape(l->b, filter, 3, (int64_t[]){c->groups, o, inner});
-  const tt_dot numbers = {.batch_count = 1,
-                          .lhs_batch = (int[]){0},
-                          .rhs_batch = (int[]){1},
-                          .contract_count = 1,
-                          .lhs_contract = (int[]){2},
-                          .rhs_contract = (int[]){2}};
-  tt_value *all = patches(l, x, c, filter->dims + 2, out); // -> [groups, o, n, positions]
-  tt_value *y = tt_hlo_transpose(l->b, tt_dot_product(l, matrix, all, &numbers, result), (int[]){2, 0, 1, 3});
+  tt_value *y = multiply_pieces(l, matrix, patches(l, x, c, filter->dims + 2, out), result);
   int64_t dims[MAX_RANK] = {x->dims[0], filter->dims[0]};
   memcpy(dims + 2, out, (size_t)c->spatial * sizeof *out);
   return tt_hlo_reshape(l->b, y, x->rank, dims);
@@ -222,13 +257,8 @@ static tt_value *picture_by_tiles(tt_lowering *l, tt_value *gradient, tt_value *
   int64_t n = gradient->dims[0], o = filter->dims[0] / c->groups, inner = product(filter->rank - 1, filter->dims + 1);
   tt_value *matrix = tt_hlo_reshape(l->b, filter, 3, (int64_t[]){c->groups, o, inner});
   tt_value *rows = tt_hlo_reshape(l->b, gradient, 4, (int64_t[]){n, c->groups, o, product(c->spatial, out)});
-  const tt_dot numbers = {.batch_count = 1,
-                          .lhs_batch = (int[]){0},
-                          .rhs_batch = (int[]){1},
-                          .contract_count = 1,
-                          .lhs_contract = (int[]){1},
-                          .rhs_contract = (int[]){2}};
-  tt_value *x = tt_dot_product(l, matrix, rows, &numbers, result); // [groups, c / groups * taps, n, positions]
+  matrix = tt_hlo_transpose(l->b, matrix, (int[]){0, 2, 1});
+  tt_value *x = multiply_pieces(l, matrix, rows, result); // [n, groups, c / groups * taps, positions]
   int64_t dims[TILED_RANK] = {n, c->groups * filter->dims[1]}, high[TILED_RANK] = {0}, zero[TILED_RANK] = {0};
   int order[TILED_RANK] = {0, 1};
   tt_correlation whole = *c;
@@ -242,8 +272,7 @@ static tt_value *picture_by_tiles(tt_lowering *l, tt_value *gradient, tt_value *
     whole.pad_high[i] = size[i] + c->pad_low[i] - out[i] * c->stride[i];
   }
   int rank = 2 + 2 * c->spatial;
-  x = tt_hlo_reshape(l->b, tt_hlo_transpose(l->b, x, (int[]){2, 0, 1, 3}), rank, dims);
-  x = tt_hlo_transpose(l->b, x, order);
+  x = tt_hlo_transpose(l->b, tt_hlo_reshape(l->b, x, rank, dims), order);
   x = tt_hlo_pad(l->b, x, tt_hlo_constant(l->b, result, 0), zero, high, zero);
   for (int i = 0; i < c->spatial; ++i) dims[2 + i] = out[i] * c->stride[i];
   return pad_picture(l, tt_hlo_reshape(l->b, x, 2 + c->spatial, dims), &whole);
@@ -273,14 +302,7 @@ static tt_value *filter_by_patches(tt_lowering *l, tt_value *x, tt_value *gradie
                                    const int64_t *out, const tt_correlation *c, tt_dtype result) {
   int64_t o = gradient->dims[1] / c->groups;
   tt_value *rows = tt_hlo_reshape(l->b, gradient, 4, (int64_t[]){x->dims[0], c->groups, o, product(c->spatial, out)});
-  const tt_dot numbers = {.batch_count = 1,
-                          .lhs_batch = (int[]){1},
-                          .rhs_batch = (int[]){1},
-                          .contract_count = 2,
-                          .lhs_contract = (int[]){0, 3},
-                          .rhs_contract = (int[]){0, 3}};
-  tt_value *y =
-      tt_dot_product(l, rows, patches(l, x, c, kernel, out), &numbers, result); // [groups, o, c / groups * taps]
+  tt_value *y = contract_pieces(l, rows, patches(l, x, c, kernel, out), result); // [groups, o, c / groups * taps]
   int64_t dims[MAX_RANK] = {gradient->dims[1], x->dims[1] / c->groups};
   memcpy(dims + 2, kernel, (size_t)c->spatial * sizeof *kernel);
   return tt_hlo_reshape(l->b, y, x->rank, dims);

@@ -43,6 +43,9 @@ PLAIN = [  # picture, filter, arguments
     ((2, 4, 9, 10), (6, 2, 3, 2), {"stride": 4, "padding": 1, "groups": 2}),  # windows side by side
     ((2, 4, 7, 6), (6, 4, 1, 1), {"stride": 2}),
     ((2, 4, 5, 5), (6, 4, 1, 1), {"padding": 1, "stride": 3}),
+    ((3, 4, 7, 6), (6, 2, 1, 1), {"groups": 2}),
+    ((2, 6, 3, 2), (40, 6, 1, 1), {}),  # more channels than places
+    ((2, 40, 3, 2), (6, 40, 1, 1), {}),
     ((2, 4, 2, 2), (6, 4, 3, 3), {"padding": 1}),  # smaller than the filter's reach
     ((2, 4, 2, 3), (6, 2, 3, 3), {"padding": 2, "groups": 2}),
     ((2, 4, 7, 6), (4, 1, 3, 3), {"groups": 4, "padding": 1}),  # depthwise
