@@ -119,6 +119,33 @@ tt_value *tt_index_read(tt_builder *b, tt_value *x, const tt_index_map *map) {
   return tt_hlo_gather(b, x, map->index, &numbers);
 }
 
+// The same elements by one index into flat x each. What is out of range becomes the index behind the last element.
+static tt_value *flat_index(tt_builder *b, const tt_value *x, const tt_index_map *map) {
+  tt_value *index = map->index, *flat = NULL;
+  tt_dtype dtype = tt_index_dtype(tt_value_count(x));
+  index = tt_hlo_convert(b, index, dtype);
+  int64_t stride = 1;
+  for (int i = x->rank - 1; i >= 0; --i) {
+    tt_value *at = i == map->dims[0] ? index : tt_hlo_iota(b, dtype, index->rank, index->dims, i);
+    tt_value *step = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, dtype, stride), at);
+    at = tt_hlo_multiply(b, at, step);
+    flat = flat ? tt_hlo_add(b, flat, at) : at;
+    stride *= x->dims[i];
+  }
+  tt_value *size = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, dtype, x->dims[map->dims[0]]), index);
+  tt_value *inside = tt_hlo_and(b, tt_hlo_compare(b, TT_GE, index, tt_hlo_constant_like(b, index, 0)),
+                                tt_hlo_compare(b, TT_LT, index, size));
+  tt_value *behind = tt_hlo_broadcast_like(b, tt_hlo_constant_i64(b, dtype, stride), flat);
+  return tt_flat(b, tt_hlo_select(b, inside, flat, behind));
+}
+
+enum { FLAT_SCATTER_ELEMENTS = 1 << 15 };
+
+static bool wants_flat(tt_builder *b, const tt_value *x, const tt_index_map *map, const tt_value *updates) {
+  return tt_builder_target(b)->scatter_flat && x->rank > 1 && map->dim_count == 1 && map->pair_count == x->rank - 1 &&
+         tt_value_count(updates) >= FLAT_SCATTER_ELEMENTS;
+}
+
 static tt_combine combine_of_bool(tt_combine combine) {
   if (combine == TT_COMBINE_ADD) return TT_COMBINE_MAX;
   return combine == TT_COMBINE_MULTIPLY ? TT_COMBINE_MIN : combine;
@@ -126,6 +153,12 @@ static tt_combine combine_of_bool(tt_combine combine) {
 
 tt_value *tt_index_write(tt_builder *b, tt_value *x, const tt_index_map *map, tt_value *updates, tt_combine combine) {
   if (tt_value_count(updates) == 0 || tt_value_count(x) == 0) return x;
+  if (wants_flat(b, x, map, updates)) {
+    tt_index_map flat;
+    tt_map_rows(&flat, tt_flat(b, x), 0, flat_index(b, x, map));
+    tt_value *written = tt_index_write(b, tt_flat(b, x), &flat, tt_flat(b, updates), combine);
+    return tt_hlo_reshape(b, written, x->rank, x->dims);
+  }
   tt_dtype dtype = x->dtype;
   bool widen = (combine == TT_COMBINE_ADD || combine == TT_COMBINE_MULTIPLY) && tt_dtype_is_narrow_float(dtype);
   if (dtype == TT_BOOL) combine = combine_of_bool(combine);

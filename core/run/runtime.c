@@ -109,6 +109,7 @@ static tt_target describe_target(tt_client *client) {
       .extremes_in_lanes = true,
       .rsqrt_by_division = true,
       .concat_copies = true,
+      .scatter_flat = true,
   };
 }
 

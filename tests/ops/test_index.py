@@ -267,6 +267,24 @@ def test_scatter_shapes():
     check_error(torch.scatter_add, x.detach(), 0, I([[-1]]), make(1, 1), match="out of bounds")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_scatter_of_many(dtype):
+    x, src = make(7, 90, 80, dtype=dtype), make(7, 70, 80, dtype=dtype)
+    rows = torch.stack([torch.randperm(90)[:70] for _ in range(7)]).unsqueeze(2).expand(7, 70, 80)
+    check(torch.scatter, x, 1, rows, src)
+    check(torch.scatter_add, x, 1, rows, src)
+    for dim in range(3):
+        index = torch.randint(7, (6, 70, 79))
+        if dtype != torch.bfloat16:  # CPU torch rounds after each addition
+            check(torch.scatter_add, x, dim, index, src, rtol=1e-5, atol=1e-5)
+        check(lambda x, i, v: x.scatter_reduce(dim, i, v, "amax", include_self=False), x, index, src)  # noqa: B023
+    if dtype == torch.float32:
+        for outside in (90, -1):  # must not reach the neighbouring rows either
+            bad = rows.clone()
+            bad[3, 4, 5] = outside
+            check_error(torch.scatter_add, x, 1, bad, src, match="out of bounds")
+
+
 @pytest.mark.filterwarnings("ignore:The reduce argument")
 @pytest.mark.parametrize("reduce", ["add", "multiply"])
 def test_scatter_with_reduce(reduce):
