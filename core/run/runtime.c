@@ -110,6 +110,7 @@ static tt_target describe_target(tt_client *client) {
       .rsqrt_by_division = true,
       .concat_copies = true,
       .scatter_flat = true,
+      .scan_by_dots = true,
   };
 }
 
