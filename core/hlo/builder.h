@@ -44,6 +44,7 @@ typedef struct tt_target {
   bool rsqrt_by_division;   // rsqrt is slow and less exact than the reciprocal of a square root (XLA CPU)
   bool concat_copies;       // parts of an operand are copied before they are concatenated (XLA CPU)
   bool scatter_flat;        // a scatter of elements is faster with one index into a flat operand (XLA CPU)
+  bool attention_in_blocks; // work that a causal mask hides is worth several smaller products (XLA CPU)
   bool scan_by_dots;        // running sums along the last dimension run faster as products with a triangle (XLA CPU)
   bool dot_lhs_in_order;    // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
   bool bf16_dot;            // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)

@@ -3,11 +3,13 @@
 // The scores of all queries and keys are formed at once: softmax(scale * Q K^T + bias) V. Query heads that share a key head are
 // rows of one product, so fewer key heads cost no copies. Softmax is in float32 (float64 for float64), and a row of which
 // nothing is left unmasked gives zeros, as torch's CPU kernel does (pytorch#103963).
+// On XLA's CPU a long causal attention is cut into blocks of queries, each with the keys that it may see.
 // Dropout draws its mask from a counter; the state is returned as philox_seed and philox_offset, so that the backward draws
 // the same one.
 #include <math.h>
 
-#include "op/lowering.h"
+#include "op/axes.h"
+#include "op/shape.h"
 
 typedef struct attention {
   int64_t batch, heads, key_heads; // key_heads divides heads
@@ -16,6 +18,7 @@ typedef struct attention {
   int bias; // argument, -1 for none
   double dropout, scale;
   bool causal;
+  int64_t first; // of a block's queries
 } attention;
 
 // --- arguments -----------------------------------------------------------------------------------------------------------
@@ -120,10 +123,15 @@ static tt_value *group_rows(tt_lowering *l, const attention *a, tt_value *x) {
   return reshape3(l, x, groups, each * a->queries, x->dims[2]);
 }
 
+static tt_value *exchange_last(tt_lowering *l, tt_value *x) { return tt_hlo_transpose(l->b, x, (int[]){0, 2, 1}); }
+
 // x y^T, x y and x^T y of [n, ., .] operands.
 typedef enum product { X_YT, X_Y, XT_Y } product;
 
 static tt_value *multiply(tt_lowering *l, product kind, tt_value *x, tt_value *y, tt_dtype result) {
+  // x^T y as (y^T x)^T: x are the weights, a much larger matrix to turn than y and the result.
+  if (kind == XT_Y && tt_builder_target(l->b)->dot_lhs_in_order)
+    return exchange_last(l, multiply(l, X_Y, exchange_last(l, y), x, result));
   const int zero = 0;
   const tt_dot numbers = {.batch_count = 1,
                           .lhs_batch = &zero,
@@ -155,7 +163,9 @@ static tt_value *scores(tt_lowering *l, const attention *a, tt_value *q, tt_valu
   }
   if (a->causal) {
     const int64_t dims[] = {a->queries, a->keys};
-    tt_value *seen = tt_hlo_compare(b, TT_GE, tt_hlo_iota(b, TT_S32, 2, dims, 0), tt_hlo_iota(b, TT_S32, 2, dims, 1));
+    tt_value *query = tt_hlo_iota(b, TT_S32, 2, dims, 0), *key = tt_hlo_iota(b, TT_S32, 2, dims, 1);
+    if (a->first > 0) query = tt_hlo_add(b, query, tt_hlo_constant_like(b, query, (double)a->first));
+    tt_value *seen = tt_hlo_compare(b, TT_GE, query, key);
     s = tt_hlo_select(b, tt_hlo_broadcast_like(b, seen, s), s, minus_infinity(l, s));
   }
   return s;
@@ -214,32 +224,89 @@ static tt_value *state_of_words(tt_lowering *l, int seed, int offset) {
   return tt_hlo_concatenate(l->b, 2, words, 0);
 }
 
-// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale) ->
-// (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)
-void tt_lower_attention(tt_lowering *l) {
+static tt_value *sum_keys(tt_lowering *l, tt_value *x) { return tt_sum_computed(l->b, x, tt_axes_range(3, 4)); }
+
+typedef struct attended {
+  tt_value *output, *logsumexp; // [batch, heads, queries, value_size] and without the last, in a->compute
+} attended;
+
+// q, k and v are 4-dimensional as torch has them, keep is from `kept`.
+static attended attend(tt_lowering *l, const attention *a, tt_value *q, tt_value *k, tt_value *v, tt_value *keep) {
   tt_builder *b = l->b;
-  attention a;
-  if (!read_attention(l, 0, 4, 5, 7, &a)) return;
-  tt_value *q = group_rows(l, &a, tt_operand(l, 0)), *k = spread_heads(l, &a, tt_operand(l, 1), a.key_heads);
-  tt_value *v = spread_heads(l, &a, tt_operand(l, 2), a.key_heads);
-  tt_value *s = scores(l, &a, q, k), *keep = NULL;
+  q = group_rows(l, a, q);
+  k = spread_heads(l, a, k, a->key_heads);
+  v = spread_heads(l, a, v, a->key_heads);
+  tt_value *s = scores(l, a, q, k);
   const int last = 3;
   tt_value *shift = finite_shift(l, tt_hlo_reduce(b, s, TT_REDUCE_MAX, 1, &last));
   tt_value *p = tt_hlo_exponential(b, tt_hlo_subtract(b, s, along_keys(l, shift, s)));
+  tt_value *o = multiply(l, X_Y, as_rows(l, a, drop(l, p, keep)), v, a->compute);
+  o = reshape4(l, o, a->batch, a->heads, a->queries, a->value_size);
+  tt_value *sum = sum_keys(l, p);
+  o = tt_hlo_divide(b, o, along_keys(l, nonzero(l, sum), o));
+  if (keep) o = tt_mul(l, o, tt_hlo_constant(b, a->compute, dropout_factor(a)));
+  return (attended){o, tt_hlo_add(b, shift, tt_hlo_log(b, sum))};
+}
+
+// --- blocks of queries -------------------------------------------------------------------------------------------------------------
+
+enum { MAX_BLOCKS = 4, BLOCK_QUERIES = 256, BLOCK_SCORES = 1 << 20 };
+
+// Into how many blocks the queries are cut. More of them would save little and take long to compile.
+static int count_blocks(tt_lowering *l, const attention *a) {
+  bool fits = a->causal && a->bias < 0 && a->dropout == 0 && a->queries >= 2 * BLOCK_QUERIES && a->keys > 0;
+  if (!fits || !tt_builder_target(l->b)->attention_in_blocks) return 1;
+  if (a->batch * a->heads * a->queries < BLOCK_SCORES / a->keys) return 1;
+  return a->queries >= 2 * MAX_BLOCKS * BLOCK_QUERIES ? MAX_BLOCKS : 2;
+}
+
+// Block `i` of `count`, with the keys up to its last query's.
+static attention block_of(const attention *a, int i, int count) {
+  attention block = *a;
+  int64_t end = a->queries * (i + 1) / count;
+  block.first = a->queries * i / count;
+  block.queries = end - block.first;
+  if (end < a->keys) block.keys = end;
+  return block;
+}
+
+static tt_value *block_queries(tt_lowering *l, const attention *block, tt_value *x) {
+  return tt_hlo_slice_dim(l->b, x, 2, block->first, block->first + block->queries, 1);
+}
+
+static tt_value *block_keys(tt_lowering *l, const attention *block, tt_value *x) {
+  return tt_hlo_slice_dim(l->b, x, 2, 0, block->keys, 1);
+}
+
+static attended attend_in_blocks(tt_lowering *l, const attention *a, int count, tt_value *q, tt_value *k, tt_value *v) {
+  tt_value *outputs[MAX_BLOCKS], *logs[MAX_BLOCKS];
+  for (int i = 0; i < count; ++i) {
+    attention block = block_of(a, i, count);
+    attended one =
+        attend(l, &block, block_queries(l, &block, q), block_keys(l, &block, k), block_keys(l, &block, v), NULL);
+    outputs[i] = one.output;
+    logs[i] = one.logsumexp;
+  }
+  return (attended){tt_hlo_concatenate(l->b, count, outputs, 2), tt_hlo_concatenate(l->b, count, logs, 2)};
+}
+
+// (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale) ->
+// (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)
+void tt_lower_attention(tt_lowering *l) {
+  attention a;
+  if (!read_attention(l, 0, 4, 5, 7, &a)) return;
+  tt_value *q = tt_operand(l, 0), *k = tt_operand(l, 1), *v = tt_operand(l, 2), *keep = NULL;
   if (a.dropout > 0) {
-    tt_value *state = l->source.random_state(l->source.user, NULL, tt_value_count(s));
+    tt_value *state = l->source.random_state(l->source.user, NULL, a.batch * a.heads * a.queries * a.keys);
     tt_set_result(l, 6, state_word(l, state, 0));
     tt_set_result(l, 7, state_word(l, state, 1));
     keep = kept(l, &a, state);
   }
-  tt_value *o = multiply(l, X_Y, as_rows(l, &a, drop(l, p, keep)), v, a.compute);
-  o = reshape4(l, o, a.batch, a.heads, a.queries, a.value_size);
-  tt_value *sum = tt_hlo_reduce(b, p, TT_REDUCE_ADD, 1, &last);
-  o = tt_hlo_divide(b, o, along_keys(l, nonzero(l, sum), o));
-  if (keep) o = tt_mul(l, o, tt_hlo_constant(b, a.compute, dropout_factor(&a)));
-  tt_set_result(l, 0, tt_hlo_convert(b, o, a.dtype));
+  int blocks = count_blocks(l, &a);
+  attended all = blocks > 1 ? attend_in_blocks(l, &a, blocks, q, k, v) : attend(l, &a, q, k, v, keep);
+  tt_set_result(l, 0, tt_hlo_convert(l->b, all.output, a.dtype));
   tt_set_order_like(l, 0, 0);
-  tt_set_result(l, 1, tt_hlo_add(b, shift, tt_hlo_log(b, sum)));
+  tt_set_result(l, 1, all.logsumexp);
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------------------------
@@ -256,42 +323,94 @@ static tt_value *bias_gradient(tt_lowering *l, const attention *a, tt_value *ds)
   return tt_hlo_convert(l->b, tt_hlo_reshape(l->b, g, t->rank, t->sizes), t->dtype);
 }
 
+enum { QUERY, KEY, VALUE, BIAS, GRADIENTS };
+
+// The operands of the backward, 4-dimensional as torch has them, and which gradients are wanted.
+typedef struct backward {
+  tt_value *go, *q, *k, *v, *logsumexp, *keep;
+  const int64_t *mask;
+} backward;
+
 // With weights p = softmax(s), o = p v: ds = p * (dp - sum(p * dp)), dp = do v^T; a dropped weight's dp is 0.
+// Gradients are [batch, heads or key_heads, queries or keys, .] in a->compute, the bias's its own; NULL where not wanted.
+static void attend_backward(tt_lowering *l, const attention *a, const backward *operands, tt_value **gradients) {
+  tt_builder *b = l->b;
+  const int64_t *mask = operands->mask;
+  tt_value *q = group_rows(l, a, operands->q), *k = spread_heads(l, a, operands->k, a->key_heads);
+  tt_value *v = spread_heads(l, a, operands->v, a->key_heads), *go = group_rows(l, a, operands->go);
+  tt_value *s = scores(l, a, q, k), *keep = operands->keep;
+  tt_value *shift = finite_shift(l, operands->logsumexp);
+  tt_value *p = tt_hlo_exponential(b, tt_hlo_subtract(b, s, along_keys(l, shift, s)));
+  // Rounding of a large logsumexp is an error common to its row, and leaves weights that do not add up to 1.
+  p = tt_hlo_divide(b, p, along_keys(l, nonzero(l, sum_keys(l, p)), p));
+  tt_value *factor = keep ? tt_hlo_constant(b, a->compute, dropout_factor(a)) : NULL;
+  if (mask[VALUE]) {
+    tt_value *weights = keep ? tt_mul(l, drop(l, p, keep), factor) : p;
+    tt_value *dv = multiply(l, XT_Y, as_rows(l, a, weights), go, a->compute);
+    gradients[VALUE] = reshape4(l, dv, a->batch, a->key_heads, a->keys, a->value_size);
+  }
+  if (!mask[QUERY] && !mask[KEY] && !mask[BIAS]) return;
+  tt_value *dp = reshape4(l, multiply(l, X_YT, go, v, a->compute), a->batch, a->heads, a->queries, a->keys);
+  if (keep) dp = tt_mul(l, drop(l, dp, keep), factor);
+  tt_value *mean = sum_keys(l, tt_hlo_multiply(b, p, dp));
+  tt_value *ds = tt_hlo_multiply(b, p, tt_hlo_subtract(b, dp, along_keys(l, mean, dp)));
+  if (mask[BIAS] && a->bias >= 0) gradients[BIAS] = bias_gradient(l, a, ds);
+  tt_value *rows = as_rows(l, a, tt_mul(l, ds, tt_hlo_constant(b, a->compute, a->scale)));
+  if (mask[QUERY])
+    gradients[QUERY] = reshape4(l, multiply(l, X_Y, rows, k, a->compute), a->batch, a->heads, a->queries, a->size);
+  if (mask[KEY])
+    gradients[KEY] = reshape4(l, multiply(l, XT_Y, rows, q, a->compute), a->batch, a->key_heads, a->keys, a->size);
+}
+
+// A block's gradients of the queries stand side by side with the others'; those of the keys, of which it sees the first, are
+// added to theirs.
+static void attend_backward_in_blocks(tt_lowering *l, const attention *a, int count, const backward *operands,
+                                      tt_value **gradients) {
+  tt_value *queries[MAX_BLOCKS];
+  for (int i = 0; i < count; ++i) {
+    attention block = block_of(a, i, count);
+    backward part = *operands;
+    part.go = block_queries(l, &block, part.go);
+    part.q = block_queries(l, &block, part.q);
+    part.k = block_keys(l, &block, part.k);
+    part.v = block_keys(l, &block, part.v);
+    part.logsumexp = block_queries(l, &block, part.logsumexp);
+    tt_value *own[GRADIENTS] = {NULL};
+    attend_backward(l, &block, &part, own);
+    queries[i] = own[QUERY];
+    for (int j = KEY; j <= VALUE; ++j) {
+      if (!own[j]) continue;
+      tt_value *whole = tt_pad_dim_zero(l->b, own[j], 2, 0, a->keys - block.keys, 0);
+      gradients[j] = gradients[j] ? tt_hlo_add(l->b, gradients[j], whole) : whole;
+    }
+  }
+  if (queries[0]) gradients[QUERY] = tt_hlo_concatenate(l->b, count, queries, 2);
+}
+
 // (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
 // is_causal, philox_seed, philox_offset, scale) -> (grad_query, grad_key, grad_value, grad_attn_bias)
 void tt_lower_attention_backward(tt_lowering *l) {
-  tt_builder *b = l->b;
   attention a;
   if (!read_attention(l, 1, 12, 13, 16, &a)) return;
   int mask_count;
-  const int64_t *mask = tt_ints(l, 5, &mask_count);
-  tt_value *q = group_rows(l, &a, tt_operand(l, 1)), *k = spread_heads(l, &a, tt_operand(l, 2), a.key_heads);
-  tt_value *v = spread_heads(l, &a, tt_operand(l, 3), a.key_heads), *go = group_rows(l, &a, tt_operand(l, 0));
-  tt_value *s = scores(l, &a, q, k);
-  tt_value *shift = finite_shift(l, tt_operand_as(l, 7, a.compute));
-  tt_value *p = tt_hlo_exponential(b, tt_hlo_subtract(b, s, along_keys(l, shift, s)));
-  // Rounding of a large logsumexp is an error common to its row, and leaves weights that do not add up to 1.
-  p = tt_hlo_divide(b, p, along_keys(l, nonzero(l, tt_hlo_reduce(b, p, TT_REDUCE_ADD, 1, (int[]){3})), p));
-  tt_value *keep = a.dropout > 0 ? kept(l, &a, a.dropout < 1 ? state_of_words(l, 14, 15) : NULL) : NULL;
-  tt_value *factor = keep ? tt_hlo_constant(b, a.compute, dropout_factor(&a)) : NULL;
-  if (mask[2]) {
-    tt_value *weights = keep ? tt_mul(l, drop(l, p, keep), factor) : p;
-    tt_set_result(l, 2, gather_heads(l, &a, multiply(l, XT_Y, as_rows(l, &a, weights), go, a.compute), a.key_heads, 3));
-    tt_set_order_like(l, 2, 3);
+  backward operands = {tt_operand(l, 0),
+                       tt_operand(l, 1),
+                       tt_operand(l, 2),
+                       tt_operand(l, 3),
+                       tt_operand_as(l, 7, a.compute),
+                       NULL,
+                       tt_ints(l, 5, &mask_count)};
+  if (a.dropout > 0) operands.keep = kept(l, &a, a.dropout < 1 ? state_of_words(l, 14, 15) : NULL);
+  tt_value *gradients[GRADIENTS] = {NULL};
+  int blocks = count_blocks(l, &a);
+  if (blocks > 1)
+    attend_backward_in_blocks(l, &a, blocks, &operands, gradients);
+  else
+    attend_backward(l, &a, &operands, gradients);
+  for (int i = QUERY; i <= VALUE; ++i) {
+    if (!gradients[i]) continue;
+    tt_set_result(l, i, gather_heads(l, &a, gradients[i], i == QUERY ? a.heads : a.key_heads, 1 + i));
+    tt_set_order_like(l, i, 1 + i);
   }
-  if (!mask[0] && !mask[1] && !mask[3]) return;
-  tt_value *dp = reshape4(l, multiply(l, X_YT, go, v, a.compute), a.batch, a.heads, a.queries, a.keys);
-  if (keep) dp = tt_mul(l, drop(l, dp, keep), factor);
-  tt_value *mean = tt_hlo_reduce(b, tt_hlo_multiply(b, p, dp), TT_REDUCE_ADD, 1, (int[]){3});
-  tt_value *ds = tt_hlo_multiply(b, p, tt_hlo_subtract(b, dp, along_keys(l, mean, dp)));
-  if (mask[3] && a.bias >= 0) tt_set_result(l, 3, bias_gradient(l, &a, ds));
-  tt_value *rows = as_rows(l, &a, tt_mul(l, ds, tt_hlo_constant(b, a.compute, a.scale)));
-  if (mask[0]) {
-    tt_set_result(l, 0, gather_heads(l, &a, multiply(l, X_Y, rows, k, a.compute), a.heads, 1));
-    tt_set_order_like(l, 0, 1);
-  }
-  if (mask[1]) {
-    tt_set_result(l, 1, gather_heads(l, &a, multiply(l, XT_Y, rows, q, a.compute), a.key_heads, 2));
-    tt_set_order_like(l, 1, 2);
-  }
+  if (gradients[BIAS]) tt_set_result(l, BIAS, gradients[BIAS]);
 }

@@ -111,6 +111,7 @@ static tt_target describe_target(tt_client *client) {
       .concat_copies = true,
       .scatter_flat = true,
       .scan_by_dots = true,
+      .attention_in_blocks = true,
   };
 }
 

@@ -57,6 +57,18 @@ def test_shapes(k, v, kwargs):
     check(rand(*Q), rand(*k), rand(*v), **kwargs)
 
 
+@pytest.mark.parametrize(
+    "q, k, kwargs",
+    [
+        ((1, 2, 1030, 8), (1, 2, 1030, 8), {}),
+        ((2, 2, 520, 4), (1, 1, 1100, 4), {"enable_gqa": True}),
+        ((1, 1, 2050, 4), (1, 1, 600, 4), {"scale": 0.7}),
+    ],
+)
+def test_long_causal(q, k, kwargs):
+    check(rand(*q), rand(*k), rand(*k[:3], 5), is_causal=True, **kwargs)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 5, 5), (2, 1, 1, 5), (4, 5, 5), (1, 5)])
 def test_masks(shape):
     check(rand(*Q), rand(*Q), rand(*Q), rand(*shape))
