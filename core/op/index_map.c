@@ -139,7 +139,7 @@ static tt_value *flat_index(tt_builder *b, const tt_value *x, const tt_index_map
   return tt_flat(b, tt_hlo_select(b, inside, flat, behind));
 }
 
-enum { FLAT_SCATTER_ELEMENTS = 1 << 15 };
+enum { FLAT_SCATTER_ELEMENTS = 1 << 18 };
 
 static bool wants_flat(tt_builder *b, const tt_value *x, const tt_index_map *map, const tt_value *updates) {
   return tt_builder_target(b)->scatter_flat && x->rank > 1 && map->dim_count == 1 && map->pair_count == x->rank - 1 &&

@@ -115,7 +115,7 @@ static tt_value *scan_in_windows(tt_builder *b, tt_value *x, tt_reduction kind, 
   return scan(b, x, dim, &m);
 }
 
-enum { TRIANGLE = 64, TRIANGLE_ELEMENTS = 1 << 15 };
+enum { TRIANGLE = 64, TRIANGLE_ELEMENTS = 1 << 18 };
 
 static bool wants_triangle(tt_builder *b, const tt_value *x, tt_reduction kind, int dim) {
   return tt_builder_target(b)->scan_by_dots && kind == TT_REDUCE_ADD && (x->dtype == TT_F32 || x->dtype == TT_F64) &&

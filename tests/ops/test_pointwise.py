@@ -418,6 +418,13 @@ def test_out():
     torch.testing.assert_close(out.cpu(), torch.exp(x).double())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rsqrt_of_many(dtype):
+    x = torch.rand(600, 600, dtype=dtype) * 10
+    x[0, :7] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, -1.0, torch.finfo(dtype).max], dtype=dtype)
+    check(torch.rsqrt, x)
+
+
 def test_run_time_numbers_share_one_program():
     x = torch.randn(5, device="tpu")
     torch.add(x, x, alpha=0.25), torch.clamp(x, 0.25, 0.5), x * 0.25
