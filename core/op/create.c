@@ -42,10 +42,13 @@ static tt_dtype spacing_dtype(tt_dtype dtype) {
   return tt_dtype_is_integral(dtype) || dtype == TT_BOOL ? TT_F64 : tt_compute_dtype(dtype);
 }
 
-// The first half counts from the start, the second back from the end, so that both ends are exact.
-static tt_value *spaced(tt_lowering *l, tt_dtype dtype, int64_t steps) {
+// `steps` numbers between two scalars of one dtype. The first half counts from the start, the second back from the end, so that
+// both ends are exact.
+tt_value *tt_spaced(tt_lowering *l, tt_value *start, tt_value *end, int64_t steps) {
   tt_builder *b = l->b;
-  tt_value *i = counted(l, dtype, steps), *start = spread(l, 0, i), *end = spread(l, 1, i);
+  tt_value *i = counted(l, start->dtype, steps);
+  start = tt_hlo_broadcast_like(b, start, i);
+  end = tt_hlo_broadcast_like(b, end, i);
   if (steps < 2) return start;
   tt_value *step = tt_hlo_divide(b, tt_hlo_subtract(b, end, start), tt_hlo_constant_like(b, i, (double)(steps - 1)));
   tt_value *left = tt_hlo_subtract(b, tt_hlo_constant_like(b, i, (double)(steps - 1)), i);
@@ -55,6 +58,10 @@ static tt_value *spaced(tt_lowering *l, tt_dtype dtype, int64_t steps) {
   tt_value *upward = tt_hlo_add(b, start, tt_hlo_multiply(b, step, i));
   tt_value *downward = tt_hlo_subtract(b, end, tt_hlo_multiply(b, step, left));
   return tt_hlo_select(b, first_half, upward, downward);
+}
+
+static tt_value *spaced(tt_lowering *l, tt_dtype dtype, int64_t steps) {
+  return tt_spaced(l, tt_number(l, 0, dtype), tt_number(l, 1, dtype), steps);
 }
 
 // The result's dtype: the argument's, else the default one of start's and end's category.

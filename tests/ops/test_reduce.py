@@ -357,6 +357,87 @@ def test_histc():
     check_raises(RuntimeError, "is not finite", lambda x: torch.histc(x, 4), x)
 
 
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("bins", [1, 7, 100])
+def test_histogram(bins):
+    x, weight, density = numbers(40, 25), torch.rand(40, 25), {"density": True}
+    check(lambda x: torch.histogram(x, bins), x)
+    check(lambda x: torch.histogram(x.double(), bins, range=(-1, 0.5)), x)
+    check(lambda x, weight: torch.histogram(x, bins, weight=weight, **density), x, weight)
+    check(lambda x, weight: torch.histogram(x.t(), bins, weight=weight.t(), range=(-2, 1)), x, weight)
+    check(lambda x, edges: torch.histogram(x, edges, **density), x, numbers(bins + 1).sort().values)
+    check(lambda x, edges, weight: torch.histogram(x, edges, weight=weight), x, numbers(bins + 1).sort().values, weight)
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_histogram_at_its_ends():
+    x = torch.tensor([0.0, 1, 2, 3, 4, 4, NAN, -1, 5, INF])
+    check(lambda x: torch.histogram(x, 4, range=(0, 4)), x)
+    check(lambda x: torch.histogram(x, 3, range=(2, 2)), x)
+    check(lambda x, edges: torch.histogram(x, edges), x, torch.tensor([0.0, 0, 1, 4]))
+    check(lambda x: torch.histogram(x, 4), torch.full((3,), 2.0))
+    check(lambda x: torch.histogram(x, 4), torch.tensor(3.0))
+    check(lambda x: torch.histogram(x, 4), torch.empty(0))
+    check(lambda x, *out: torch.histogram(x, 4, range=(0, 4), out=out), x, torch.empty(0), torch.empty(0))
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_histogramdd():
+    def flatter(function):
+        return lambda *args: [(result := function(*args)).hist, *result.bin_edges]
+
+    x, weight = numbers(20, 5, 3), torch.rand(20, 5)
+    check(flatter(lambda x: torch.histogramdd(x, [2, 3, 70])), x)
+    check(flatter(lambda x: torch.histogramdd(x, 4)), x.double())
+    ends = [-1.0, 1, 0, 0, -2, 0.5]
+    check(flatter(lambda x, w: torch.histogramdd(x, [5, 1, 3], range=ends, weight=w, density=True)), x, weight)
+    edges = [numbers(n).sort().values for n in (3, 70, 5)]
+    check(flatter(lambda x, edges: torch.histogramdd(x, edges)), x, edges)
+    check(flatter(lambda x, edges, w: torch.histogramdd(x, edges, weight=w, density=True)), x, edges, weight)
+    check(flatter(lambda x: torch.histogramdd(x, [2, 3, 4])), x[:0])
+    check(flatter(lambda x: torch.histogramdd(x[..., :0], [])), x)
+
+
+HISTOGRAM_ERRORS = {
+    "no bins": lambda x: torch.histogram(x, 0),
+    "one edge": lambda x: torch.histogram(x, x[0, :1]),
+    "no edge": lambda x: torch.histogram(x, x[0, :0]),
+    "edges of two dimensions": lambda x: torch.histogram(x, x),
+    "edges of another dtype": lambda x: torch.histogram(x, x[0].double()),
+    "range": lambda x: torch.histogram(x, 3, range=(2, 1)),
+    "infinite range": lambda x: torch.histogram(x, 3, range=(2, INF)),
+    "range of three": lambda x: torch.histogram(x, 3, range=(0, 1, 2)),
+    "weight's shape": lambda x: torch.histogram(x, 3, weight=x[0]),
+    "weight's dtype": lambda x: torch.histogram(x, 3, weight=x.double()),
+    "integers": lambda x: torch.histogram(x.int(), 3),
+    "float16": lambda x: torch.histogram(x.half(), 3),
+    "number of dims": lambda x: torch.histogramdd(x, [3, 4]),
+    "no bins in a dim": lambda x: torch.histogramdd(x, [3, 0, 2]),
+    "one dimension": lambda x: torch.histogramdd(x[0], [3]),
+    "number of edges": lambda x: torch.histogramdd(x, [x[0], x[0]]),
+    "edges in a dim": lambda x: torch.histogramdd(x, [x[0], x[0], x]),
+    "range of a dim": lambda x: torch.histogramdd(x, [1, 1, 1], range=[0, 1, 0, 1, 1, 0]),
+    "weights of points": lambda x: torch.histogramdd(x, [1, 1, 1], weight=x[0]),
+}
+
+
+@pytest.mark.parametrize("call", HISTOGRAM_ERRORS.values(), ids=HISTOGRAM_ERRORS)
+def test_histogram_errors(call):
+    x = torch.arange(6.0).reshape(2, 3)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        call(x)
+    with pytest.raises(expected.type) as got:
+        call(x.to("tpu"))
+    assert str(got.value) == str(expected.value)
+
+
+def test_histogram_of_data_without_a_range():
+    check_raises(RuntimeError, "is not finite", lambda x: torch.histogram(x, 4), torch.tensor([1, NAN]))
+    check_raises(RuntimeError, "is not finite", lambda x: torch.histogramdd(x, [1, 2])[0], torch.tensor([[1, 2], [1, INF]]))
+
+
 def test_hash_tensor():
     """The exclusive or of the elements' 64-bit patterns."""
     torch.tpu.fallback = "error"
