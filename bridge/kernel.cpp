@@ -4,6 +4,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
+#include "op/out.h"
+
 namespace torch_tpu {
 namespace {
 
@@ -53,8 +55,7 @@ void Kernel::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, torc
 
 OutKernel::OutKernel(const c10::OperatorHandle &op, const tt_op *row, bool structured,
                      const c10::OperatorHandle &functional)
-    : overload(op, row, false), structured_(structured), exact_((row->flags & TT_OP_EXACT_OUT) != 0),
-      functional_(functional) {
+    : overload(op, row, false), structured_(structured), row_(row), functional_(functional) {
   for (const auto &argument : functional.schema().arguments())
     sources_.push_back(op.schema().argumentIndexWithName(argument.name()).value_or(-1));
 }
@@ -85,14 +86,6 @@ void OutKernel::assert_no_partial_overlap(const torch::jit::Stack &stack) const 
         at::assert_no_partial_overlap(values[out].toTensor(), values[in].toTensor());
 }
 
-// In the words of torch's generated out= variants and of its TensorIterator.
-void OutKernel::check_out_dtype(const at::Tensor &out, const at::Tensor &value) const {
-  TORCH_CHECK(!exact_ || out.dtype() == value.dtype(), "Expected out tensor to have dtype ", value.dtype(),
-              ", but got ", out.dtype(), " instead");
-  TORCH_CHECK(c10::canCast(value.scalar_type(), out.scalar_type()), "result type ", value.scalar_type(),
-              " can't be cast to the desired output type ", out.scalar_type());
-}
-
 // The user's own out=: of any size, perhaps of another dtype. Computes the result, then resizes and copies, as torch's
 // generated out= variants do.
 void OutKernel::run_functional(torch::jit::Stack &stack) const {
@@ -103,7 +96,8 @@ void OutKernel::run_functional(torch::jit::Stack &stack) const {
   torch::jit::Stack values;
   for (size_t i = 0; i < sources_.size(); ++i) {
     const auto &argument = functional_.schema().arguments()[i];
-    if (sources_[i] >= 0)
+    const bool has_dtype = (row_->flags & TT_OP_OUT_HAS_DTYPE) != 0 && argument.name() == "dtype";
+    if (sources_[i] >= 0 && !(has_dtype && stack[first + sources_[i]].isNone()))
       values.push_back(stack[first + sources_[i]]);
     else if (argument.name() == "dtype")
       values.emplace_back(out0.scalar_type());
@@ -117,7 +111,7 @@ void OutKernel::run_functional(torch::jit::Stack &stack) const {
   torch::jit::Stack returned;
   for (size_t i = 0; i < returns.size(); ++i) {
     const at::Tensor &out = stack[first + returns[i].argument].toTensor(), &value = values[i].toTensor();
-    check_out_dtype(out, value);
+    TT_CHECK(tt_op_check_out(row_, static_cast<int>(i), to_dtype(value.scalar_type()), to_dtype(out.scalar_type())));
     at::native::resize_output(out, value.sizes());
     const tt_tensor target = describe(out), source = describe(value);
     TT_CHECK(tt_copy(&target, &source));

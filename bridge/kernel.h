@@ -28,11 +28,10 @@ public:
 
 private:
   void assert_no_partial_overlap(const torch::jit::Stack &stack) const;
-  void check_out_dtype(const at::Tensor &out, const at::Tensor &value) const;
   void run_functional(torch::jit::Stack &stack) const;
 
   bool structured_;
-  bool exact_; // TT_OP_EXACT_OUT
+  const tt_op *row_;
   c10::OperatorHandle functional_;
   std::vector<int> sources_; // per functional argument: the argument of this overload, or -1
 };

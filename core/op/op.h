@@ -56,6 +56,11 @@ enum {
   TT_OP_EXACT_OUT = 1 << 13,
   // torch's structured kernel declares a result of another size than it has: it is not asked.
   TT_OP_UNSTRUCTURED = 1 << 14,
+  // So too, in the words of a TensorIterator that does not cast, and of kernels that take typed pointers. See op/out.h.
+  TT_OP_SAME_OUT = 1 << 15,
+  TT_OP_TYPED_OUT = 1 << 16,
+  // Without a dtype, the user's out= says in which the op computes.
+  TT_OP_OUT_HAS_DTYPE = 1 << 17,
 };
 
 struct tt_op {
