@@ -135,6 +135,35 @@ bool count_repeats(const Overload &overload, torch::jit::Stack &stack) {
   return true;
 }
 
+// The last offset says how many rows the result has.
+bool count_rows(const Overload &overload, torch::jit::Stack &stack) {
+  const size_t first = stack.size() - overload.arg_count;
+  const auto offsets = stack[first + 1].toTensorVector();
+  if (stack[first + 2].isNone() && offsets.size() == 1 && offsets[0].dim() == 1 && offsets[0].numel() > 0)
+    stack[first + 2] = offsets[0][-1].item<int64_t>();
+  return false;
+}
+
+// --- numbers ---------------------------------------------------------------------------------------------------------
+namespace {
+
+// A value that lies on the CPU is a number, which must fit the dtype: the sibling that takes one says so.
+bool take_number(const Overload &overload, torch::jit::Stack &stack, const char *sibling) {
+  const at::Tensor value = stack.back().toTensor();
+  if (!value.device().is_cpu() || value.dim() != 0) return false;
+  stack.back() = value.item();
+  const std::string name = overload.core->name;
+  c10::Dispatcher::singleton().findSchemaOrThrow(name.substr(0, name.find('.')).c_str(), sibling).callBoxed(&stack);
+  return true;
+}
+
+bool take_scalar(const Overload &overload, torch::jit::Stack &stack) { return take_number(overload, stack, "Scalar"); }
+bool take_int_scalar(const Overload &overload, torch::jit::Stack &stack) {
+  return take_number(overload, stack, "int_Scalar");
+}
+
+} // namespace
+
 // --- which -----------------------------------------------------------------------------------------------------------
 Prepare find_prepare(const c10::FunctionSchema &schema) {
   const auto name = c10::toString(schema.operator_name());
@@ -142,7 +171,10 @@ Prepare find_prepare(const c10::FunctionSchema &schema) {
   if (name == "aten::range.out") return &resize_range_output;
   if (name == "aten::randperm.generator_out") return &resize_randperm_output;
   if (name == "aten::repeat_interleave.Tensor") return &count_repeats;
+  if (name == "aten::_padded_dense_to_jagged_forward") return &count_rows;
   if (name == "aten::linalg_lstsq") return &drop_residuals;
+  if (name == "aten::masked_fill.Tensor" || name == "aten::masked_fill_.Tensor") return &take_scalar;
+  if (name == "aten::index_fill.int_Tensor" || name == "aten::index_fill_.int_Tensor") return &take_int_scalar;
   if (!schema.arguments().empty() && schema.arguments().back().name() == "check_errors") return &report_errors;
   if (schema.arguments().size() < 2 || schema.arguments()[1].name() != "indices") return nullptr;
   return *schema.arguments()[1].type() == *c10::ListType::ofOptionalTensors() ? &prepare_indices : nullptr;

@@ -25,6 +25,7 @@ static tt_value *add_relu(tt_pointwise *p) {
 }
 void tt_lower_add_relu(tt_lowering *l) { tt_pointwise_each(l, add_relu, 2, NULL); }
 
+static bool is_fraction(tt_dtype dtype) { return tt_dtype_is_float(dtype) || tt_dtype_is_complex(dtype); }
 static tt_dtype item_dtype(tt_lowering *l, int arg, int item) { return tt_promote_item(l, &arg, 1, item); }
 
 // torch's sub_check and alpha_check. Structured calls come here checked already.
@@ -59,6 +60,16 @@ static tt_value *addcmul(tt_pointwise *p) {
 }
 
 static tt_value *addcdiv(tt_pointwise *p) {
+  if (!is_fraction(item_dtype(p->l, 1, p->item)) && !is_fraction(item_dtype(p->l, 2, p->item)))
+    tt_fail(
+        p->l, TT_INVALID_ARGUMENT,
+        "Integer division with addcdiv is no longer supported, and in a future  release addcdiv will perform a true "
+        "division of tensor1 and tensor2. The historic addcdiv behavior can be implemented as (input + value * "
+        "torch.trunc(tensor1 / tensor2)).to(input.dtype) for integer inputs and as (input + value * tensor1 / tensor2) "
+        "for "
+        "float inputs. The future addcdiv behavior is just the latter implementation: (input + value * tensor1 / "
+        "tensor2), "
+        "for all dtypes.");
   return tt_hlo_add(p->b, p->x[0], tt_hlo_divide(p->b, scaled(p, p->x[1], 3), p->x[2]));
 }
 
@@ -210,6 +221,22 @@ static tt_value *power_number(tt_pointwise *p) {
 }
 
 void tt_lower_pow_number(tt_lowering *l) { tt_pointwise_each(l, power_number, 2, NULL); }
+
+static tt_status check_exponent(const tt_arg *number, tt_dtype dtype) {
+  (void)dtype;
+  if (number->kind != TT_ARG_INT || number->u.integer >= 0) return TT_SUCCESS;
+  return tt_error(TT_INVALID_ARGUMENT, "Integers to negative integer powers are not allowed.");
+}
+
+static tt_value *power_of_item(tt_pointwise *p) {
+  if (tt_dtype_is_integral(p->common)) {
+    tt_require_item_fits(p->l, 1, p->item, p->common);
+    tt_require_item(p->l, check_exponent, 1, p->item, p->common);
+  }
+  return tt_emit_pow(p->b, p->x[0], p->x[1]);
+}
+
+void tt_lower_pow_item(tt_lowering *l) { tt_pointwise_each(l, power_of_item, 2, NULL); }
 
 // --- two-operand functions ------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ tt_value *tt_emit_fmin(tt_builder *b, tt_value *x, tt_value *y) {
 }
 
 static void limits_fit(tt_pointwise *p) {
-  for (int i = 1; i < p->count; ++i) tt_require_fits(p->l, p->args[i], p->compute);
+  for (int i = 1; i < p->count; ++i) tt_require_item_fits(p->l, p->args[i], p->item, p->compute);
 }
 
 static tt_value *clamp_both(tt_pointwise *p) {

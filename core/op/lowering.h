@@ -15,11 +15,12 @@
 #include "op/op.h"
 #include "op/view.h"
 
-// A condition on the numbers of a call: success, or the failure to report. `arg` says which argument it is about.
-typedef tt_status (*tt_requirement_fn)(const tt_arg *args, int arg, tt_dtype dtype);
+// A condition on the numbers of a call: success, or the failure to report. `number` is the argument it is about, or the item of
+// it if that is a list of numbers.
+typedef tt_status (*tt_requirement_fn)(const tt_arg *number, tt_dtype dtype);
 typedef struct tt_requirement {
   tt_requirement_fn test;
-  int arg;
+  int arg, item; // item -1: the argument itself
   tt_dtype dtype;
 } tt_requirement;
 
@@ -157,9 +158,14 @@ tt_value *tt_random_bits(tt_lowering *l, int generator_arg, tt_dtype dtype, int 
 // Fails if `test` does now and makes every later call that finds this plan fail before anything runs if it does then.
 // For what torch checks of numbers, whose values are no part of a plan's key.
 void tt_require(tt_lowering *l, tt_requirement_fn test, int arg, tt_dtype dtype);
+// The same of an item of a list of numbers; of the argument itself if it is none.
+void tt_require_item(tt_lowering *l, tt_requirement_fn test, int arg, int item, tt_dtype dtype);
+// Looks at a requirement of a call again.
+tt_status tt_requirement_check(const tt_requirement *requirement, const tt_arg *args);
 // The argument, if it is a number, must fit the dtype, as c10::Scalar::to wants it. (Where torch makes a 0-d tensor of the
 // number first, as of the operands of binary ops, it wraps.)
 void tt_require_fits(tt_lowering *l, int arg, tt_dtype dtype);
+void tt_require_item_fits(tt_lowering *l, int arg, int item, tt_dtype dtype);
 tt_value *tt_fitting_operand_as(tt_lowering *l, int arg, tt_dtype dtype); // tt_operand_as with this condition
 double tt_real_number(const tt_arg *arg);                                 // of a number (its real part), for tests
 // Checks at run time that every element of `ok` (BOOL) holds; see tt_source.check.

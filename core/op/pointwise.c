@@ -106,7 +106,7 @@ tt_value *tt_pointwise_append(tt_pointwise *p, int arg, tt_dtype dtype) {
 }
 
 tt_value *tt_pointwise_number(tt_pointwise *p, int arg) {
-  tt_require_fits(p->l, arg, p->compute);
+  tt_require_item_fits(p->l, arg, p->item, p->compute);
   return tt_hlo_broadcast_like(p->b, operand(p->l, arg, p->item, p->compute), p->x[0]);
 }
 

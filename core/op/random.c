@@ -142,9 +142,9 @@ static bool check_continuous(tt_lowering *l, const tt_random_target *self, const
 
 // --- what torch says of numbers -------------------------------------------------------------------------------------------------
 
-static tt_status check_std(const tt_arg *args, int arg, tt_dtype dtype) {
+static tt_status check_std(const tt_arg *number, tt_dtype dtype) {
   (void)dtype;
-  double std = tt_real_number(&args[arg]);
+  double std = tt_real_number(number);
   return std >= 0 ? TT_SUCCESS : tt_error(TT_INVALID_ARGUMENT, "normal expects std >= 0.0, but found std %g", std);
 }
 
@@ -153,19 +153,19 @@ static tt_status check_positive(const char *op, const char *name, const char *as
   return tt_error(TT_INVALID_ARGUMENT, "%s expects %s > 0.0, but found %s=%g", op, name, as, x);
 }
 
-static tt_status check_log_normal(const tt_arg *args, int arg, tt_dtype dtype) {
+static tt_status check_log_normal(const tt_arg *number, tt_dtype dtype) {
   (void)dtype;
-  return check_positive("log_normal_", "std", "std", tt_real_number(&args[arg]));
+  return check_positive("log_normal_", "std", "std", tt_real_number(number));
 }
 
-static tt_status check_lambda(const tt_arg *args, int arg, tt_dtype dtype) {
+static tt_status check_lambda(const tt_arg *number, tt_dtype dtype) {
   (void)dtype;
-  return check_positive("exponential_", "lambda", "lambda", tt_real_number(&args[arg]));
+  return check_positive("exponential_", "lambda", "lambda", tt_real_number(number));
 }
 
-static tt_status check_sigma(const tt_arg *args, int arg, tt_dtype dtype) {
+static tt_status check_sigma(const tt_arg *number, tt_dtype dtype) {
   (void)dtype;
-  return check_positive("cauchy_", "sigma", "sigma", tt_real_number(&args[arg]));
+  return check_positive("cauchy_", "sigma", "sigma", tt_real_number(number));
 }
 
 static tt_status check_bound(const char *name, double x, tt_dtype dtype) {
@@ -174,8 +174,8 @@ static tt_status check_bound(const char *name, double x, tt_dtype dtype) {
   return tt_error(TT_INVALID_ARGUMENT, "%s is out of bounds for %s", name, tt_dtype_type_name(dtype));
 }
 
-static tt_status check_uniform(const tt_arg *args, int arg, tt_dtype dtype) {
-  double from = tt_real_number(&args[arg]), to = tt_real_number(&args[arg + 1]);
+static tt_status check_uniform(const tt_arg *number, tt_dtype dtype) {
+  double from = tt_real_number(number), to = tt_real_number(number + 1);
   TT_TRY(check_bound("from", from, dtype));
   TT_TRY(check_bound("to", to, dtype));
   if (from > to)

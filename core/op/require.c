@@ -6,10 +6,19 @@
 
 #include "op/lowering.h"
 
+tt_status tt_requirement_check(const tt_requirement *r, const tt_arg *args) {
+  const tt_arg *arg = &args[r->arg];
+  return r->test(r->item < 0 ? arg : &arg->u.items[r->item], r->dtype);
+}
+
 void tt_require(tt_lowering *l, tt_requirement_fn test, int arg, tt_dtype dtype) {
+  tt_require_item(l, test, arg, -1, dtype);
+}
+
+void tt_require_item(tt_lowering *l, tt_requirement_fn test, int arg, int item, tt_dtype dtype) {
   if (tt_failed(l)) return;
-  tt_requirement requirement = {test, arg, dtype};
-  tt_status status = test(l->args, arg, dtype);
+  tt_requirement requirement = {test, arg, l->args[arg].kind == TT_ARG_LIST ? item : -1, dtype};
+  tt_status status = tt_requirement_check(&requirement, l->args);
   if (status)
     tt_builder_fail(l->b, status);
   else
@@ -55,14 +64,19 @@ static bool number_fits(const tt_arg *arg, tt_dtype dtype) {
   return real_fits(arg->u.complex_number[0], part) && (tt_dtype_is_complex(dtype) ? real_fits(imag, part) : imag == 0);
 }
 
-static tt_status check_fits(const tt_arg *args, int arg, tt_dtype dtype) {
-  if (number_fits(&args[arg], dtype)) return TT_SUCCESS;
+static tt_status check_fits(const tt_arg *number, tt_dtype dtype) {
+  if (number_fits(number, dtype)) return TT_SUCCESS;
   return tt_error(TT_INVALID_ARGUMENT, "value cannot be converted to type %s without overflow", tt_dtype_cpp(dtype));
 }
 
-void tt_require_fits(tt_lowering *l, int arg, tt_dtype dtype) {
-  tt_arg_kind kind = arg < l->arg_count ? l->args[arg].kind : TT_ARG_NONE;
-  if (kind == TT_ARG_INT || kind == TT_ARG_DOUBLE || kind == TT_ARG_COMPLEX) tt_require(l, check_fits, arg, dtype);
+void tt_require_fits(tt_lowering *l, int arg, tt_dtype dtype) { tt_require_item_fits(l, arg, -1, dtype); }
+
+void tt_require_item_fits(tt_lowering *l, int arg, int item, tt_dtype dtype) {
+  if (arg >= l->arg_count) return;
+  const tt_arg *a = &l->args[arg];
+  if (a->kind == TT_ARG_LIST && item >= 0 && item < a->count) a = &a->u.items[item];
+  if (a->kind == TT_ARG_INT || a->kind == TT_ARG_DOUBLE || a->kind == TT_ARG_COMPLEX)
+    tt_require_item(l, check_fits, arg, item, dtype);
 }
 
 tt_value *tt_fitting_operand_as(tt_lowering *l, int arg, tt_dtype dtype) {
