@@ -35,6 +35,7 @@ void register_all() {
   register_kernels();
   register_fallback();
   register_sparse();
+  register_nested();
   register_autocast();
   register_attention();
   register_linalg();

@@ -13,6 +13,7 @@ void register_counted();
 void register_kernels();
 void register_fallback();
 void register_sparse();
+void register_nested();
 void register_autocast();
 void register_attention();
 void register_linalg();

@@ -19,7 +19,7 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CPU_REASONS = (
     (r"^_(test|foobar)|^_make_dep_token|functorch", "torch's own tests and tools"),
     (r"quant|^dequantize|_fq_", "quantized tensors: not supported"),
-    (r"nested|jagged|padded_dense", "nested tensors: not supported"),
+    (r"nested|jagged|padded_dense", "nested tensors of the strided layout: not supported, the jagged one needs none of these"),
     (r"mkldnn|for_cpu|_dyn_quant|int[48]pack|_add_relu|transformer|multi_head|rescale_qkv", "kernels made for the CPU"),
     (r"sparse|^sspaddmm|^_spdiags", "sparse tensors: no kernel on the device yet"),
     (r"slow_conv|adaptive_avg_pool", "inner kernels of the CPU, which another overload stands for on the device"),
