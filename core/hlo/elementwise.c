@@ -113,8 +113,6 @@ static const unary_rule unary_rules[] = {
     {"chlo.erf", F, emit_plain},
     {"chlo.erfc", F, emit_widened},
     {"chlo.erf_inv", F, emit_plain},
-    {"chlo.lgamma", F, emit_plain},
-    {"chlo.digamma", F, emit_plain},
     {"chlo.asin", F | C, emit_plain},
     {"chlo.acos", F | C, emit_plain},
     {"chlo.atan", F | C, emit_plain},
@@ -144,8 +142,6 @@ static const binary_rule binary_rules[] = {
     {"stablehlo.shift_right_arithmetic", I},
     {"stablehlo.shift_right_logical", I},
     {"chlo.next_after", F},
-    {"chlo.polygamma", F},
-    {"chlo.zeta", F},
 };
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))

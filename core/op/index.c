@@ -247,8 +247,6 @@ void tt_lower_repeat_interleave(tt_lowering *l) {
     tt_fail(l, TT_INVALID_ARGUMENT, "repeat_interleave only accept 1D vector as repeat");
   else if (!tt_is_index_dtype(repeats->dtype))
     tt_fail(l, TT_INVALID_ARGUMENT, "repeats has to be Long or Int tensor");
-  else if (!tt_has(l, 1)) // the sum of the repeats is the size of the result: the bridge calls the host then
-    tt_fail(l, TT_NOT_IMPLEMENTED, "repeat_interleave of a tensor needs output_size");
   if (tt_failed(l)) return;
   int64_t size = tt_int(l, 1);
   tt_value *zero = tt_hlo_constant_like(b, repeats, 0);
