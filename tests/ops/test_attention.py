@@ -69,6 +69,25 @@ def test_long_causal(q, k, kwargs):
     check(rand(*q), rand(*k), rand(*k[:3], 5), is_causal=True, **kwargs)
 
 
+@pytest.mark.parametrize(
+    "q, k, v",
+    [
+        ((3, 5, 4), (3, 7, 4), (3, 7, 6)),
+        ((5, 4), (7, 4), (7, 6)),
+        ((2, 3, 5, 4), (3, 7, 4), (3, 7, 6)),
+        ((2, 1, 5, 4), (2, 3, 7, 4), (1, 3, 7, 6)),
+        ((2, 3, 5, 4), (2, 1, 7, 4), (2, 3, 7, 2)),
+        ((2, 2, 3, 5, 4), (2, 2, 3, 7, 4), (2, 2, 3, 7, 6)),
+        ((2, 3, 5, 0), (2, 3, 7, 0), (2, 3, 7, 6)),
+    ],
+)
+def test_lengths_and_head_sizes_that_differ(q, k, v):
+    check(rand(*q), rand(*k), rand(*v))
+    check(rand(*q), rand(*k), rand(*v), is_causal=True)
+    check(rand(*q), rand(*k), rand(*v), rand(5, k[-2]))
+    check(rand(*q), rand(*k), rand(*v), rand(5, k[-2]) > 0)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 5, 5), (2, 1, 1, 5), (4, 5, 5), (1, 5)])
 def test_masks(shape):
     check(rand(*Q), rand(*Q), rand(*Q), rand(*shape))
