@@ -30,12 +30,12 @@ static inline bool is_one(const tt_arg &arg) {
   return (arg.kind == TT_ARG_INT && arg.u.integer == 1) || (arg.kind == TT_ARG_DOUBLE && arg.u.real == 1);
 }
 
-FlatCall::FlatCall(const Overload &overload, const c10::OperatorHandle &op, const torch::jit::Stack &stack) : op_(op) {
+FlatCall::FlatCall(const Overload &overload, const c10::OperatorHandle &op, const torch::jit::Stack &stack)
+    : op_(op), values_(stack.data() + stack.size() - overload.arg_count) {
   const int count = overload.arg_count;
-  const c10::IValue *values = stack.data() + stack.size() - count;
   args_.resize_for_overwrite(count);
   for (argument_ = 0; argument_ < count; ++argument_) {
-    add(values[argument_], args_[argument_], overload.numbers >> argument_ & 1, overload.written >> argument_ & 1);
+    add(values_[argument_], args_[argument_], overload.numbers >> argument_ & 1, overload.written >> argument_ & 1);
     if ((overload.ones >> argument_ & 1) && is_one(args_[argument_])) args_[argument_].number = false;
   }
 
@@ -164,8 +164,46 @@ void FlatCall::raise_device_mismatch(c10::Device other) const {
 
 bool FlatCall::run(Results &results) const {
   bool miss = false;
-  TT_CHECK(tt_call_run(&core, &results, &miss));
+  if (tt_status status = tt_call_run(&core, &results, &miss)) [[unlikely]]
+    refuse(status);
   return miss;
+}
+
+namespace {
+
+// An argument as the CPU's kernel takes it, sharing nothing with what it was.
+c10::IValue on_host(const c10::IValue &value) {
+  const c10::Device host(c10::kCPU);
+  if (value.isTensor() && value.toTensor().defined()) return value.toTensor().detach().to(host, false, /*copy=*/true);
+  if (value.isDevice()) return host;
+  if (value.isGenerator()) return c10::IValue();
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  c10::impl::GenericList items(value.toList().elementType());
+  for (const c10::IValue &item : value.toListRef()) items.push_back(on_host(item));
+  return items;
+}
+
+} // namespace
+
+// Lowerings check what torch's kernels check; what they forgot shows as a shape or a dtype that does not fit. If the CPU's
+// kernel refuses the arguments as well, its words are the user's answer. Not so for ops that only torch itself calls: their
+// kernels trust their arguments and read where these say.
+void FlatCall::refuse(tt_status status) const {
+  const tt_code code = tt_status_code(status);
+  const std::string &name = op_.schema().name();
+  const bool checked = !name.starts_with("aten::_") && name.find("backward") == std::string::npos;
+  if ((code != TT_MISMATCH && code != TT_INTERNAL) || tt_record_active() || !checked ||
+      !op_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
+    raise(status);
+  try {
+    torch::jit::Stack stack;
+    for (size_t i = 0; i < op_.schema().arguments().size(); ++i) stack.push_back(on_host(values_[i]));
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  } catch (...) {
+    tt_status_free(status);
+    throw;
+  }
+  raise(status);
 }
 
 // --- returns ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ public:
   FlatCall(const FlatCall &) = delete;
   FlatCall &operator=(const FlatCall &) = delete;
 
-  // True on a miss.
+  // True on a miss. A call that its lowering cannot build raises what torch's CPU kernel raises, if that refuses it too.
   bool run(Results &results) const;
 
   tt_call core;
@@ -46,11 +46,13 @@ private:
   void add_host_tensor(const at::Tensor &tensor, tt_tensor &slot, bool written);
   void add_list(const c10::IValue &value, tt_arg &arg, bool number, bool written);
   [[noreturn]] void raise_device_mismatch(c10::Device other) const;
+  [[noreturn]] void refuse(tt_status status) const;
 
   static constexpr size_t kArgs = 16, kItems = 32, kTensors = 8;
   const c10::OperatorHandle &op_;
-  int argument_ = 0; // being added
-  int device_ = -1;  // of the first TPU tensor
+  const c10::IValue *values_; // the arguments on the stack
+  int argument_ = 0;          // being added
+  int device_ = -1;           // of the first TPU tensor
   size_t items_used_ = 0;
   c10::SmallVector<tt_arg, kArgs> args_;
   c10::SmallVector<tt_tensor, kTensors> tensors_;

@@ -1,9 +1,14 @@
 """Errors: torch's classes and texts, device memory that runs out, bad indices, the fallback's policies. Nothing aborts."""
 
+import os
+import random
 import warnings
 
 import pytest
 import torch
+
+import torch_tpu
+from torch_tpu.aot.calls import overload_of
 
 F = torch.nn.functional
 DEBUG = torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING
@@ -99,6 +104,14 @@ CONVERTING = {
     "scatter": lambda d, t, n: torch.zeros(3, device=d, dtype=t).scatter(0, torch.tensor([1], device=d), n),
     "pad": lambda d, t, n: F.pad(torch.zeros(3, device=d, dtype=t), (1, 1), value=n),
     "threshold": lambda d, t, n: F.threshold(torch.zeros(3, device=d, dtype=t), 1, n),
+    "masked_fill by a CPU tensor": lambda d, t, n: torch.zeros(3, device=d, dtype=t).masked_fill_(
+        torch.tensor(MASK, device=d), torch.tensor(n)
+    ),
+    "index_fill by a CPU tensor": lambda d, t, n: torch.zeros(3, device=d, dtype=t).index_fill(
+        0, torch.tensor([1], device=d), torch.tensor(n)
+    ),
+    "foreach maximum": lambda d, t, n: torch._foreach_maximum([torch.zeros(3, device=d, dtype=t)], n)[0],
+    "foreach clamp_max list": lambda d, t, n: torch._foreach_clamp_max([torch.zeros(3, device=d, dtype=t)], [n])[0],
 }
 # Where the number only takes part in the arithmetic.
 COMPUTING = {
@@ -110,6 +123,9 @@ COMPUTING = {
     "index_add": lambda d, t, n: torch.zeros(3, device=d, dtype=t).index_add(
         0, torch.tensor([1], device=d), torch.ones(1, device=d, dtype=t), alpha=n
     ),
+    "foreach addcmul": lambda d, t, n: torch._foreach_addcmul(*[[torch.zeros(3, device=d, dtype=t)]] * 3, [n])[0],
+    "foreach pow": lambda d, t, n: torch._foreach_pow([torch.zeros(3, device=d, dtype=t)], [n])[0],
+    "foreach add": lambda d, t, n: torch._foreach_add([torch.zeros(3, device=d, dtype=t)], [n])[0],
     "linspace": lambda d, t, n: torch.linspace(0, n, 3, device=d, dtype=t),
 }
 
@@ -314,3 +330,175 @@ def test_recovery_in_autograd():
         (x @ x).sum().backward()
     (x * 2).sum().backward()
     assert x.grad.tolist() == [[2, 2, 2], [2, 2, 2]]
+
+
+# --- arguments that fit nothing ---------------------------------------------------------------------------------------------
+
+SHAPES = [(), (0,), (3,), (2, 3), (3, 2), (1, 2, 3), (2, 1, 3, 4), (2, 0, 3), (1, 1, 2, 1, 1, 1, 3)]
+DTYPES = [torch.float32, torch.float32, torch.int64, torch.int32, torch.bool, torch.bfloat16, torch.complex64]
+
+
+def scrambled(kind: str, rng: random.Random, length: int | None = None):
+    """Any argument of a schema's type, e.g. "List[Tensor]", which may have its length."""
+    if kind == "Tensor":
+        shape, dtype = rng.choice(SHAPES), rng.choice(DTYPES)
+        return torch.ones(shape, dtype=dtype, device="tpu")
+    if kind.startswith("Optional["):
+        return rng.choice([None, scrambled(kind[9:-1], rng, length)])
+    if kind.startswith("List["):
+        return [scrambled(kind[5:-1], rng) for _ in range(rng.randrange(4) if length is None else length)]
+    numbers = {"number": (-1, 0, 2, 0.5), "int": (-7, -1, 0, 1, 2, 3, 5), "float": (-1.0, 0.0, 0.5), "bool": (True, False)}
+    return rng.choice(numbers.get(kind, ("none", "mean", "bogus") if kind == "str" else (None,)))
+
+
+# torch itself does not survive numbers that stand for no dtype, nor lists of another length than the schema's.
+ENUMERATED = {"dtype", "out_dtype", "layout", "memory_format"}
+
+
+def scrambled_call(op, rng: random.Random):
+    positional, by_name = [], {}
+    for argument in op._schema.arguments:
+        if argument.has_default_value() and rng.random() < 0.5:
+            value = argument.default_value
+        elif argument.name in ENUMERATED:
+            value = None
+        else:
+            value = scrambled(str(argument.type), rng, argument.N)
+        if argument.kwarg_only:
+            by_name[argument.name] = value
+        else:
+            positional.append(value)
+    return op(*positional, **by_name)
+
+
+ROWS = [name for name, _ in torch_tpu._C._op_rows()]
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS) if os.environ.get("TORCH_TPU_TEST_ALL") == "1" else [3])
+def test_no_arguments_are_a_fault_of_the_backend(part):
+    """Every row takes or refuses what comes: dtypes, shapes and numbers of dims at random."""
+    torch.tpu.fallback = "allow"
+    for row in ROWS[part::PARTS]:
+        rng = random.Random(row)
+        for _ in range(6):
+            try:
+                scrambled_call(overload_of(row), rng)
+                torch.tpu.synchronize()
+            except Exception as error:
+                assert "fault of torch_tpu" not in str(error), row
+
+
+FIT_NOTHING = {  # what only torch itself calls: its own kernels do not look at it
+    "batch_norm_backward": lambda d: torch.ops.aten.native_batch_norm_backward(
+        ones(d), ones(d), ones(d, 2), None, None, ones(d, 3), ones(d, 3), True, 1e-5, [True] * 3
+    ),
+    "log_softmax_backward": lambda d: torch.ops.aten._log_softmax_backward_data(ones(d), ones(d, 3, 2), 1, torch.float32),
+    "layer_norm_backward": lambda d: torch.ops.aten.native_layer_norm_backward(
+        ones(d)[0, 0], ones(d), [3], ones(d, 2, 1), ones(d, 2, 1), None, None, [True, False, False]
+    ),
+    "cdist_backward": lambda d: torch.ops.aten._cdist_backward(ones(d, 5, 5), ones(d, 5, 5), ones(d)[0, 0], 2.0, ones(d, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("case", FIT_NOTHING)
+def test_arguments_that_do_not_fit_together(case):
+    assert "the arguments do not fit together" in str(failure(FIT_NOTHING[case], "tpu"))
+
+
+def test_pivots_that_do_not_fit():
+    error = failure(lambda d: torch.lu_unpack(ones(d, 3, 5), ones(d, 2, dtype=torch.int32)), "tpu")
+    assert str(error) == "lu_unpack: Expected LU_pivots of shape [*, min(m, n)] for LU_data of shape [3, 5], but got [2]"
+
+
+def test_adaptive_pooling_backward_of_nothing():
+    aten = torch.ops.aten
+    x, index = ones("tpu", 1, 4, 0, 3, 5), ones("tpu", 1, 4, 4, 3, 5, dtype=torch.int64)
+    assert aten.adaptive_max_pool3d_backward(ones("tpu", 1, 4, 4, 3, 5), x, index).shape == x.shape
+
+
+def test_optimizer_steps_of_several_elements():
+    def step(device):
+        lists = [[ones(device)] for _ in range(4)]
+        numbers = {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
+        torch.ops.aten._fused_adam_(*lists, [], [ones(device, 2)], **numbers)
+
+    assert str(failure(step, "tpu")) == str(failure(step, "cpu")) == "a Tensor with 2 elements cannot be converted to Scalar"
+
+
+BAG_GRADIENTS = {"indices": (torch.float32, torch.int64), "offset2bag": (torch.int64, torch.float32)}
+
+
+@pytest.mark.parametrize("dtypes", BAG_GRADIENTS.values(), ids=BAG_GRADIENTS)
+def test_embedding_bag_gradient_of_bad_indices(dtypes):
+    def gradient(device):
+        indices, owner = (torch.zeros(6, dtype=dtype, device=device) for dtype in dtypes)
+        sizes = torch.ones(3, dtype=torch.int64, device=device)
+        aten = torch.ops.aten
+        return aten._embedding_bag_dense_backward(ones(device, 3, 3), indices, owner, sizes, sizes, 5, False, 0, None)
+
+    text = str(failure(gradient, "tpu"))
+    if dtypes[0] == torch.float32:
+        assert text.startswith("Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int")
+    else:
+        assert text == str(failure(gradient, "cpu"))
+
+
+# --- out= of another dtype --------------------------------------------------------------------------------------------------
+
+X = torch.tensor([[1.5, -2.0, 3.0], [0.5, 2.5, -1.0]])
+AT = torch.tensor([0, 1])
+OUTS = {  # a call and how many results it has
+    "abs": (lambda x, out: torch.abs(x, out=out), 1),
+    "ceil": (lambda x, out: torch.ceil(x, out=out), 1),
+    "neg": (lambda x, out: torch.neg(x, out=out), 1),
+    "round": (lambda x, out: torch.round(x, out=out), 1),
+    "sign": (lambda x, out: torch.sign(x, out=out), 1),
+    "gelu": (lambda x, out: torch._C._nn.gelu(x, out=out), 1),
+    "softplus": (lambda x, out: torch._C._nn.softplus(x, out=out), 1),
+    "clamp": (lambda x, out: torch.clamp(x, 0, 1, out=out), 1),
+    "exp": (lambda x, out: torch.exp(x, out=out), 1),
+    "add": (lambda x, out: torch.add(x, x, out=out), 1),
+    "kthvalue": (lambda x, out: torch.kthvalue(x, 2, out=out), 2),
+    "frexp": (lambda x, out: torch.frexp(x, out=out), 2),
+    "where": (lambda x, out: torch.where(x > 0, x, x, out=out), 1),
+    "index_select": (lambda x, out: torch.index_select(x, 0, AT.to(x.device), out=out), 1),
+    "take": (lambda x, out: torch.take(x, AT.to(x.device), out=out), 1),
+    "nan_to_num": (lambda x, out: torch.nan_to_num(x, out=out), 1),
+    "any": (lambda x, out: torch.any(x, out=out), 1),
+    "all": (lambda x, out: torch.all(x, 1, out=out), 1),
+    "amax": (lambda x, out: torch.amax(x, 1, out=out), 1),
+    "sum": (lambda x, out: torch.sum(x, 1, out=out), 1),
+    "prod": (lambda x, out: torch.prod(x, 1, out=out), 1),
+    "cumsum": (lambda x, out: torch.cumsum(x, 1, out=out), 1),
+    "logsumexp": (lambda x, out: torch.logsumexp(x, 1, out=out), 1),
+    "histc": (lambda x, out: torch.histc(x, 3, out=out), 1),
+    "cat": (lambda x, out: torch.cat([x, x], out=out), 1),
+    "signbit": (lambda x, out: torch.signbit(x, out=out), 1),
+    "searchsorted": (lambda x, out: torch.searchsorted(x[0], x, out=out), 1),
+    "qr": (lambda x, out: torch.linalg.qr(x, out=out), 2),
+    "pool": (lambda x, out: torch._C._nn.adaptive_max_pool2d(x[None], 2, out=out), 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize("case", OUTS)
+def test_out_of_another_dtype(case, dtype):
+    call, results = OUTS[case]
+    fitting = [x.dtype for x in (call(X, None) if results > 1 else [call(X, None)])]
+    for wrong in range(results):
+        if fitting[wrong] == dtype or (case, dtype) == ("cumsum", torch.bool):  # CUDA has that sum, the CPU has not
+            continue
+        outcomes = []
+        for device in ("cpu", "tpu"):
+            dtypes = [dtype if i == wrong else fitting[i] for i in range(results)]
+            out = tuple(torch.empty(0, dtype=each, device=device) for each in dtypes)
+            try:
+                call(X.to(device), out if results > 1 else out[0])
+                outcomes.append([x.cpu() for x in out] if case != "qr" else None)
+            except (RuntimeError, TypeError) as error:
+                outcomes.append((type(error), str(error)))
+        if isinstance(outcomes[0], list):
+            torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-6, atol=1e-6)
+        else:
+            assert outcomes[0] == outcomes[1]

@@ -25,6 +25,7 @@ extern "C" {
   X(INDEX, "IndexError", "an index or dimension is out of range")                                                       \
   X(NOT_IMPLEMENTED, "NotImplementedError", "no lowering for this op, dtype or plugin")                                 \
   X(LINALG, "torch.linalg.LinAlgError", "a matrix that has no such factorization")                                      \
+  X(MISMATCH, "RuntimeError", "operands that fit no program: the caller's, which nothing refused before")             \
   X(OUT_OF_MEMORY, "torch.OutOfMemoryError", "device or host memory is exhausted")                                      \
   X(UNAVAILABLE, "RuntimeError", "no plugin or no device")                                                              \
   X(PLUGIN, "RuntimeError", "the PJRT plugin refused a call")                                                           \

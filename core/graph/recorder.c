@@ -303,9 +303,27 @@ static tt_status collect_results(tt_recorder *r, tt_lowering *l, const tt_record
   return TT_SUCCESS;
 }
 
+// The call's tensors with ones around their sizes and strides, as values have them: see builder.h.
+static tt_tensor *guard_tensors(tt_recorder *r, const tt_recorded_call *call) {
+  tt_arena *arena = tt_builder_arena(r->b);
+  tt_tensor *tensors = tt_arena_allocate(arena, (size_t)call->tensor_count + 1, sizeof *tensors);
+  for (int i = 0; tensors && i < call->tensor_count; ++i) {
+    tt_tensor *t = &tensors[i];
+    *t = call->tensors[i];
+    int64_t *sizes = tt_arena_allocate(arena, tt_guarded_size(t->rank), sizeof *sizes);
+    int64_t *strides = tt_arena_allocate(arena, tt_guarded_size(t->rank), sizeof *strides);
+    if (!sizes || !strides) return NULL;
+    t->sizes = tt_guard_dims(sizes, t->rank, t->sizes);
+    t->strides = tt_guard_dims(strides, t->rank, t->strides);
+  }
+  return tensors;
+}
+
 tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_recorded_result **out_results,
                             int *out_count) {
-  r->tensors = call->tensors;
+  const tt_tensor *tensors = guard_tensors(r, call);
+  if (!tensors) return out_of_memory();
+  r->tensors = tensors;
   r->args = call->args;
   r->arg_count = call->arg_count;
   tt_lowering l = {
@@ -313,7 +331,7 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
       .op = call->op,
       .args = call->args,
       .arg_count = call->arg_count,
-      .tensors = call->tensors,
+      .tensors = tensors,
       .tensor_count = call->tensor_count,
       .outputs = call->written,
       .output_count = call->written_count,

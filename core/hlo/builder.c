@@ -74,7 +74,9 @@ bool tt_hlo_ready_at(tt_builder *b, const char *file, int line, const char *op, 
   if (b->failed) return false;
   for (int i = 0; i < count; ++i) {
     if (__builtin_expect(operands[i] != NULL, 1)) continue;
-    tt_builder_fail(b, tt_internal_error_at(file, line, "%s: operand %d of %d is absent", op, i, count));
+    const char *slash = strrchr(file, '/');
+    tt_builder_fail(b, tt_error(TT_MISMATCH, "%s: operand %d of %d is absent (%s:%d)", op, i, count,
+                                slash != NULL ? slash + 1 : file, line));
     return false;
   }
   return true;
@@ -88,8 +90,9 @@ tt_value *tt_hlo_refuse_at(tt_builder *b, const char *file, int line, const char
     tt_string_append(&text, i == 0 ? ", got " : ", ");
     tt_string_append(&text, operands[i] == NULL ? "nothing" : tt_hlo_value_text(b, operands[i]));
   }
-  tt_status status = tt_internal_error_at(file, line, "%s: %s%s", op, reason == NULL ? "operands do not fit" : reason,
-                                          tt_string_text(&text));
+  const char *slash = strrchr(file, '/');
+  tt_status status = tt_error(TT_MISMATCH, "%s: %s%s (%s:%d)", op, reason == NULL ? "operands do not fit" : reason,
+                              tt_string_text(&text), slash != NULL ? slash + 1 : file, line);
   tt_string_free(&text);
   return tt_builder_fail(b, status);
 }
@@ -99,6 +102,14 @@ void *tt_hlo_allocate(tt_builder *b, size_t count, size_t size) {
   if (block == NULL)
     tt_builder_fail(b, tt_error(TT_OUT_OF_MEMORY, "host memory is exhausted while building a program"));
   return block;
+}
+
+// --- dims ---------------------------------------------------------------------------------------------------------------
+
+const int64_t *tt_guard_dims(int64_t *block, int rank, const int64_t *dims) {
+  for (int i = 0; i < TT_DIMS_GUARD; ++i) block[i] = block[TT_DIMS_GUARD + rank + i] = 1;
+  if (rank > 0) memcpy(block + TT_DIMS_GUARD, dims, (size_t)rank * sizeof *dims);
+  return block + TT_DIMS_GUARD;
 }
 
 // --- values -------------------------------------------------------------------------------------------------------------
@@ -119,14 +130,13 @@ tt_value *tt_hlo_value(tt_builder *b, tt_dtype dtype, int rank, const int64_t *d
     if (dims[i] < 0 || (dims[i] != 0 && !tt_mul_i64(bytes, dims[i], &bytes))) fits = false;
   }
   if (!fits)
-    return tt_builder_fail(b, tt_internal_error("%s%s is negative or too large", tt_dtype_text(dtype),
-                                                tt_shape_text(&b->arena, rank, dims)));
+    return tt_builder_fail(b, tt_error(TT_MISMATCH, "%s%s is negative or too large", tt_dtype_text(dtype),
+                                       tt_shape_text(&b->arena, rank, dims)));
   // The dims stand right behind the value: one block instead of two.
-  tt_value *x = tt_hlo_allocate(b, 1, sizeof(tt_value) + (size_t)rank * sizeof(int64_t));
+  tt_value *x = tt_hlo_allocate(b, 1, sizeof(tt_value) + tt_guarded_size(rank) * sizeof(int64_t));
   if (x == NULL) return &tt_hlo_poison;
-  int64_t *copy = (int64_t *)(x + 1);
-  if (rank > 0) memcpy(copy, dims, (size_t)rank * sizeof(int64_t));
-  *x = (tt_value){.dtype = dtype, .rank = rank, .dims = rank > 0 ? copy : NULL, .id = id, .sub = sub};
+  *x = (tt_value){
+      .dtype = dtype, .rank = rank, .dims = tt_guard_dims((int64_t *)(x + 1), rank, dims), .id = id, .sub = sub};
   return x;
 }
 

@@ -2,10 +2,12 @@
 //
 // Failure is sticky: the first error (a shape that does not fit, host memory exhausted) is kept in the builder, every later
 // call does nothing and returns a harmless scalar value, and tt_builder_finish reports. So lowerings read like formulas and
-// need no checks of their own. A shape mismatch here is an internal fault: user errors are found before lowering.
+// need no checks of their own. Operands that do not fit (TT_MISMATCH) are the caller's arguments, which the lowering should have
+// refused in torch's words, or its own mistake.
 //
 // The harmless value is a float32 scalar whose dims may be read with small indices of either sign (each is 1), so that a
-// lowering that computes with sizes stays in bounds. A NULL operand is a failure, not a crash.
+// lowering that computes with sizes stays in bounds. So are those of every other value: what lies outside its rank reads as 1, and
+// a tensor of too few dims fails in the builder. A NULL operand is a failure, not a crash.
 //
 // Values live in the builder's arena until tt_builder_free. One thread at a time.
 //
@@ -23,7 +25,7 @@
 
 typedef struct tt_builder tt_builder;
 
-// A typed SSA value. Immutable; dims has `rank` entries (NULL for rank 0).
+// A typed SSA value. Immutable; dims has `rank` entries and TT_DIMS_GUARD ones before and behind them.
 typedef struct tt_value {
   tt_dtype dtype;
   int rank;
@@ -76,6 +78,10 @@ tt_status tt_builder_finish(tt_builder *b, int count, tt_value *const *results, 
 
 // --- shapes ---------------------------------------------------------------------------------------------------------
 int64_t tt_value_count(const tt_value *x); // number of elements
+enum { TT_DIMS_GUARD = 8 };
+static inline size_t tt_guarded_size(int rank) { return (size_t)rank + 2 * TT_DIMS_GUARD; }
+// Copies `rank` dims into a block of tt_guarded_size(rank) and puts ones around; returns where they stand in it.
+const int64_t *tt_guard_dims(int64_t *block, int rank, const int64_t *dims);
 bool tt_value_same_shape(const tt_value *x, const tt_value *y);
 // "[2, 3]" in the builder's arena, for messages.
 const char *tt_shape_text(tt_arena *arena, int rank, const int64_t *dims);
@@ -107,17 +113,16 @@ tt_value *tt_hlo_iota(tt_builder *b, tt_dtype dtype, int rank, const int64_t *di
   X(cosine, "stablehlo.cosine") X(tan, "stablehlo.tan") X(floor, "stablehlo.floor") X(ceil, "stablehlo.ceil")            \
   X(round_nearest_even, "stablehlo.round_nearest_even") X(not, "stablehlo.not") X(popcnt, "stablehlo.popcnt")            \
   X(count_leading_zeros, "stablehlo.count_leading_zeros")                                                                \
-  X(erf, "chlo.erf") X(erfc, "chlo.erfc") X(erf_inv, "chlo.erf_inv") X(lgamma, "chlo.lgamma")                            \
-  X(digamma, "chlo.digamma") X(asin, "chlo.asin") X(acos, "chlo.acos") X(atan, "chlo.atan") X(sinh, "chlo.sinh")         \
-  X(cosh, "chlo.cosh") X(asinh, "chlo.asinh") X(acosh, "chlo.acosh") X(atanh, "chlo.atanh")                              \
-  X(bessel_i1e, "chlo.bessel_i1e") X(conj, "chlo.conj")
+  X(erf, "chlo.erf") X(erfc, "chlo.erfc") X(erf_inv, "chlo.erf_inv") X(asin, "chlo.asin") X(acos, "chlo.acos")           \
+  X(atan, "chlo.atan") X(sinh, "chlo.sinh") X(cosh, "chlo.cosh") X(asinh, "chlo.asinh") X(acosh, "chlo.acosh")           \
+  X(atanh, "chlo.atanh") X(bessel_i1e, "chlo.bessel_i1e") X(conj, "chlo.conj")
 #define TT_HLO_BINARY(X)                                                                                                \
   X(add, "stablehlo.add") X(subtract, "stablehlo.subtract") X(multiply, "stablehlo.multiply")                            \
   X(divide, "stablehlo.divide") X(remainder, "stablehlo.remainder") X(power, "stablehlo.power")                          \
   X(atan2, "stablehlo.atan2") X(maximum, "stablehlo.maximum") X(minimum, "stablehlo.minimum") X(and, "stablehlo.and")    \
   X(or, "stablehlo.or") X(xor, "stablehlo.xor") X(shift_left, "stablehlo.shift_left")                                    \
   X(shift_right_arithmetic, "stablehlo.shift_right_arithmetic") X(shift_right_logical, "stablehlo.shift_right_logical")  \
-  X(next_after, "chlo.next_after") X(polygamma, "chlo.polygamma") X(zeta, "chlo.zeta")
+  X(next_after, "chlo.next_after")
 #define X(name, text) tt_value *tt_hlo_##name(tt_builder *b, tt_value *x);
 TT_HLO_UNARY(X)
 #undef X

@@ -117,7 +117,7 @@ static void emit_integer_element(tt_builder *b, tt_dtype dtype, int64_t value) {
 static bool dtype_is_known(tt_builder *b, tt_dtype dtype) {
   if (b->failed) return false;
   if (dtype > TT_DTYPE_NONE && dtype < TT_DTYPE_COUNT) return true;
-  tt_builder_fail(b, tt_internal_error("constant: dtype %d", (int)dtype));
+  tt_builder_fail(b, tt_error(TT_MISMATCH, "constant: dtype %d", (int)dtype));
   return false;
 }
 
@@ -153,7 +153,7 @@ tt_value *tt_hlo_constant_i64(tt_builder *b, tt_dtype dtype, int64_t value) {
 tt_value *tt_hlo_constant_complex(tt_builder *b, tt_dtype dtype, double real, double imag) {
   if (!dtype_is_known(b, dtype)) return &tt_hlo_poison;
   if (!tt_dtype_is_complex(dtype))
-    return tt_builder_fail(b, tt_internal_error("constant_complex: dtype %s", tt_dtype_text(dtype)));
+    return tt_builder_fail(b, tt_error(TT_MISMATCH, "constant_complex: dtype %s", tt_dtype_text(dtype)));
   return constant(b, dtype, 0, NULL, real, imag);
 }
 
@@ -199,7 +199,7 @@ static tt_value *f8_limit(tt_builder *b, tt_dtype dtype, bool greatest) {
 static tt_value *limit(tt_builder *b, tt_dtype dtype, bool greatest) {
   if (!dtype_is_known(b, dtype)) return &tt_hlo_poison;
   if (tt_dtype_is_complex(dtype))
-    return tt_builder_fail(b, tt_internal_error("the complex dtype %s has no order", tt_dtype_text(dtype)));
+    return tt_builder_fail(b, tt_error(TT_MISMATCH, "the complex dtype %s has no order", tt_dtype_text(dtype)));
   if (tt_hlo_is_f8(dtype)) return f8_limit(b, dtype, greatest);
   if (dtype == TT_BOOL) return tt_hlo_constant(b, dtype, greatest);
   return tt_hlo_constant(b, dtype, greatest ? HUGE_VAL : -HUGE_VAL); // integers saturate at their limits
@@ -213,8 +213,8 @@ tt_value *tt_hlo_min_value(tt_builder *b, tt_dtype dtype) { return limit(b, dtyp
 tt_value *tt_hlo_iota(tt_builder *b, tt_dtype dtype, int rank, const int64_t *dims, int dimension) {
   if (!dtype_is_known(b, dtype)) return &tt_hlo_poison;
   if (dtype == TT_BOOL || dimension < 0 || dimension >= rank)
-    return tt_builder_fail(b, tt_internal_error("iota: %s%s along dimension %d", tt_dtype_text(dtype),
-                                                tt_shape_text(&b->arena, rank, dims), dimension));
+    return tt_builder_fail(b, tt_error(TT_MISMATCH, "iota: %s%s along dimension %d", tt_dtype_text(dtype),
+                                       tt_shape_text(&b->arena, rank, dims), dimension));
   tt_value *result = tt_emit_result(b, "stablehlo.iota dim = ", dtype, rank, dims);
   tt_emit_i64(b, dimension);
   tt_emit(b, " : ");

@@ -8,7 +8,7 @@ static void results_like(tt_builder *b, int64_t id, int count, tt_value *const *
 
 // out_results may be the array of the operands: keep a copy. NULL on failure, with out_results poisoned.
 static tt_value **copy_operands(tt_builder *b, const char *op, int count, tt_value *const *xs, tt_value **out_results) {
-  if (count < 1) tt_builder_fail(b, tt_internal_error("%s: no operands", op));
+  if (count < 1) tt_builder_fail(b, tt_error(TT_MISMATCH, "%s: no operands", op));
   tt_value **copy = TT_HLO_READY_N(b, op, count, xs) ? tt_hlo_allocate(b, (size_t)count, sizeof *copy) : NULL;
   for (int i = 0; copy != NULL && i < count; ++i) copy[i] = xs[i];
   tt_hlo_poison_all(count, out_results);

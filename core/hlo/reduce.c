@@ -28,7 +28,7 @@ bool tt_hlo_reduction_fits(tt_reduction kind, tt_dtype dtype) {
 tt_value *tt_hlo_reduction_identity(tt_builder *b, tt_reduction kind, tt_dtype dtype) {
   if (b->failed) return &tt_hlo_poison;
   if (dtype <= TT_DTYPE_NONE || dtype >= TT_DTYPE_COUNT || !tt_hlo_reduction_fits(kind, dtype))
-    return tt_builder_fail(b, tt_internal_error("reduction %d does not take %s", (int)kind, tt_dtype_text(dtype)));
+    return tt_builder_fail(b, tt_error(TT_MISMATCH, "reduction %d does not take %s", (int)kind, tt_dtype_text(dtype)));
   switch (kind) {
   case TT_REDUCE_ADD:
   case TT_REDUCE_OR: return tt_hlo_constant(b, dtype, 0);
@@ -124,7 +124,7 @@ tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
 // Operands of a variadic reduction: xs, then the initial scalars. NULL on failure.
 static tt_value **reduce_operands(tt_builder *b, const char *op, int count, tt_value *const *xs,
                                   tt_value *const *initial) {
-  if (count < 1) tt_builder_fail(b, tt_internal_error("%s: no operands", op));
+  if (count < 1) tt_builder_fail(b, tt_error(TT_MISMATCH, "%s: no operands", op));
   if (!TT_HLO_READY_N(b, op, count, xs) || !TT_HLO_READY_N(b, op, count, initial)) return NULL;
   for (int i = 0; i < count; ++i) {
     if (initial[i]->rank == 0 && initial[i]->dtype == xs[i]->dtype && tt_value_same_shape(xs[i], xs[0])) continue;

@@ -368,7 +368,7 @@ static bool concatenates(const tt_value *x, const tt_value *y, int dim) {
 
 tt_value *tt_hlo_concatenate(tt_builder *b, int count, tt_value *const *xs, int dim) {
   if (!TT_HLO_READY_N(b, "concatenate", count, xs)) return &tt_hlo_poison;
-  if (count < 1) return tt_builder_fail(b, tt_internal_error("concatenate: no operands"));
+  if (count < 1) return tt_builder_fail(b, tt_error(TT_MISMATCH, "concatenate: no operands"));
   if (dim < 0 || dim >= xs[0]->rank)
     return TT_HLO_REFUSE_N(b, "concatenate", TT_HLO_TEXT(b, "dimension %d is out of range", dim), count, xs);
   int64_t dims[TT_HLO_MAX_RANK];

@@ -18,6 +18,10 @@ typedef struct pair { // two sets of rows and the shape [batch..., rows of x, ro
 
 static bool broadcast_batch(tt_lowering *l, pair *p) {
   int rx = p->x->rank - 2, ry = p->y->rank - 2, batch = rx > ry ? rx : ry;
+  if (rx < 0 || ry < 0) {
+    tt_fail(l, TT_MISMATCH, "rows of tensors of %d and %d dims", rx + 2, ry + 2);
+    return false;
+  }
   p->rank = batch + 3;
   for (int i = 0; i < batch; ++i) {
     int64_t a = i - (batch - rx) < 0 ? 1 : p->x->dims[i - (batch - rx)],

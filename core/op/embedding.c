@@ -184,9 +184,23 @@ void tt_lower_embedding_bag(tt_lowering *l) {
   tt_set_result(l, 3, tt_hlo_convert(b, indices, index_dtype));
 }
 
+static bool check_bag_gradient(tt_lowering *l, int offset2bag) {
+  const tt_tensor *grad = tt_tensor_arg(l, 0), *owner = tt_tensor_arg(l, offset2bag);
+  if (!tt_dtype_is_float(grad->dtype))
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "Expected tensor for argument #1 'grad_' to have one of the following scalar types: Half, BFloat16, Float, "
+            "Double; "
+            "but got torch.%sTensor instead (while checking arguments for embedding_bag)",
+            tt_dtype_text(grad->dtype));
+  else if (tt_check_index_dtype(l, 1, "embedding_bag") && !tt_is_index_dtype(owner->dtype))
+    tt_fail(l, TT_INVALID_ARGUMENT, "expected scalar type Long but found %s", tt_dtype_text(owner->dtype));
+  return !tt_failed(l);
+}
+
 // Argument numbers of the two schemas of the gradient; the rest stand at the same distance from `offset2bag`.
 static void bag_backward(tt_lowering *l, int offset2bag, int per_sample_weights, int padding_arg) {
   tt_builder *b = l->b;
+  if (!check_bag_gradient(l, offset2bag)) return;
   tt_value *grad = tt_operand(l, 0), *owner = tt_operand_as(l, offset2bag, TT_S32),
            *sizes = tt_operand_as(l, offset2bag + 1, TT_S32);
   int64_t num_weights = tt_int(l, offset2bag + 3), padding = tt_int_or(l, padding_arg, -1);
@@ -226,6 +240,7 @@ void tt_lower_embedding_bag_dense_backward(tt_lowering *l) { bag_backward(l, 2, 
 // The gradient of a sample's weight: its row times the gradient of its bag.
 void tt_lower_embedding_bag_per_sample_weights_backward(tt_lowering *l) {
   tt_builder *b = l->b;
+  if (!tt_check_index_dtype(l, 2, "embedding_bag")) return;
   tt_value *grad = tt_operand(l, 0), *weight = tt_operand(l, 1);
   tt_value *indices = tt_hlo_convert(b, tt_operand(l, 2), tt_index_dtype(weight->dims[0]));
   int64_t padding = tt_int_or(l, 6, -1);

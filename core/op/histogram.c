@@ -119,12 +119,14 @@ static bool begin_points(points *p, tt_lowering *l, bool one, int weight_arg) {
   if (!p->edges) tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory while lowering %s", l->op->name);
   if (weight && weight->dtype != t->dtype)
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same dtype, but "
+            "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same "
+            "dtype, but "
             "got input(%s), and weight(%s)",
             tt_dtype_cpp(t->dtype), tt_dtype_cpp(weight->dtype));
   if (weight && !is_prefix(weight, t, t->rank - !one))
     tt_fail(l, TT_INVALID_ARGUMENT,
-            "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor excluding its "
+            "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor "
+            "excluding its "
             "innermost dimension, but got input with shape %s and weight with shape %s",
             one ? tt_shape_text(arena, 2, (int64_t[]){p->count, 1}) : tt_shape_text(arena, t->rank, t->sizes),
             one ? tt_shape_text(arena, 1, (int64_t[]){tt_value_count(tt_operand(l, weight_arg))})
@@ -171,7 +173,8 @@ static bool make_edges(points *p, int range_arg) {
   const int64_t *bins = tt_ints(l, 1, &count);
   const double *given = tt_doubles(l, range_arg, &ends);
   if (count != p->dims)
-    tt_fail(l, TT_INVALID_ARGUMENT, "histogramdd: The size of bins must be equal to the innermost dimension of the input.");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input.");
   for (int i = 0; i < p->dims && !tt_failed(l); ++i) check_number_of_bins(p, i, bins[i]);
   if (tt_has(l, range_arg) && ends != 2 * p->dims)
     tt_fail(l, TT_INVALID_ARGUMENT,
@@ -179,9 +182,10 @@ static bool make_edges(points *p, int range_arg) {
             2 * p->dims, ends);
   if (tt_failed(l) || !check_dtype(p)) return false;
   for (int i = 0; i < p->dims; ++i) {
-    range r = given           ? given_range(p, i, given[2 * i], given[2 * i + 1])
-              : p->count == 0 ? given_range(p, i, 0, 1)
-                              : range_of_data(l, coordinates(p, i), 0.5, "torch.histogramdd: the input's range is not finite");
+    range r = given ? given_range(p, i, given[2 * i], given[2 * i + 1])
+              : p->count == 0
+                  ? given_range(p, i, 0, 1)
+                  : range_of_data(l, coordinates(p, i), 0.5, "torch.histogramdd: the input's range is not finite");
     p->edges[i] = tt_spaced(l, r.low, r.high, bins[i] + 1);
   }
   return !tt_failed(l);
@@ -189,10 +193,11 @@ static bool make_edges(points *p, int range_arg) {
 
 static void check_edges(points *p, int dim, const tt_tensor *edges) {
   if (edges->dtype != p->tensor->dtype)
-    tt_fail(p->l, TT_INVALID_ARGUMENT,
-            "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with dtype %s and "
-            "bins for dimension %d with dtype %s",
-            tt_dtype_cpp(p->tensor->dtype), dim, tt_dtype_cpp(edges->dtype));
+    tt_fail(
+        p->l, TT_INVALID_ARGUMENT,
+        "torch.histogramdd: input tensor and bins tensors should have the same dtype, but got input with dtype %s and "
+        "bins for dimension %d with dtype %s",
+        tt_dtype_cpp(p->tensor->dtype), dim, tt_dtype_cpp(edges->dtype));
   else if (edges->rank != 1)
     tt_fail(p->l, TT_INVALID_ARGUMENT,
             "torch.histogramdd: bins tensor should have one dimension, but got %d dimensions in the bins tensor for "
@@ -234,8 +239,8 @@ static tt_value *density(points *p, tt_value *counts) {
     // Hidden: a division by constants would become a multiplication.
     tt_value *edges = tt_hlo_optimization_barrier(b, p->edges[i]);
     int64_t bins = edges->dims[0] - 1;
-    tt_value *width = tt_hlo_subtract(b, tt_hlo_slice_dim(b, edges, 0, 1, bins + 1, 1),
-                                      tt_hlo_slice_dim(b, edges, 0, 0, bins, 1));
+    tt_value *width =
+        tt_hlo_subtract(b, tt_hlo_slice_dim(b, edges, 0, 1, bins + 1, 1), tt_hlo_slice_dim(b, edges, 0, 0, bins, 1));
     counts = tt_hlo_divide(b, counts, tt_hlo_broadcast_in_dim(b, width, counts->rank, counts->dims, &i));
   }
   return counts;

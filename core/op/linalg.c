@@ -43,7 +43,12 @@ bool tt_check_lapack_dtype(tt_lowering *l, int arg, const char *kernel) {
 
 // --- batches of matrices -------------------------------------------------------------------------------------------------------
 
+static tt_value *few_dims(tt_builder *b, int rank) {
+  return tt_builder_fail(b, tt_error(TT_MISMATCH, "a matrix or vector has too few dims (%d)", rank));
+}
+
 static tt_value *flatten(tt_builder *b, tt_value *x, int kept) {
+  if (x->rank < kept) return few_dims(b, x->rank);
   int64_t dims[3] = {1};
   for (int i = 0; i < x->rank - kept; ++i) dims[0] *= x->dims[i];
   for (int i = 0; i < kept; ++i) dims[1 + i] = x->dims[x->rank - kept + i];
@@ -55,6 +60,8 @@ tt_value *tt_vectors(tt_lowering *l, int arg) { return flatten(l->b, tt_operand(
 
 void tt_set_matrices(tt_lowering *l, int result, tt_value *value, int lead, const int64_t *dims) {
   int64_t all[TT_BATCH_MAX + 2];
+  if (lead < 0) few_dims(l->b, lead + 2);
+  if (tt_failed(l)) return;
   memcpy(all, dims, (size_t)lead * sizeof *dims);
   for (int i = 1; i < value->rank; ++i) all[lead + i - 1] = value->dims[i];
   tt_set_result(l, result, tt_hlo_reshape(l->b, value, lead + value->rank - 1, all));

@@ -195,10 +195,25 @@ void tt_lower_linalg_lu(tt_lowering *l) {
   set_unpacked(l, 0, lu.lu, pivot ? lu.order : NULL);
 }
 
+// One vector for each matrix; torch's own kernel reads past the end of shorter ones.
+static bool check_pivots(tt_lowering *l, const tt_tensor *lu, const tt_tensor *pivots) {
+  const int64_t *size = lu->sizes + lu->rank - 2;
+  bool fits =
+      pivots->rank == lu->rank - 1 && pivots->sizes[pivots->rank - 1] == (size[0] < size[1] ? size[0] : size[1]);
+  for (int i = 0; fits && i < lu->rank - 2; ++i) fits = pivots->sizes[i] == lu->sizes[i];
+  if (!fits)
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            "lu_unpack: Expected LU_pivots of shape [*, min(m, n)] for LU_data of shape %s, but got %s",
+            tt_shape_text(tt_builder_arena(l->b), lu->rank, lu->sizes),
+            tt_shape_text(tt_builder_arena(l->b), pivots->rank, pivots->sizes));
+  return fits;
+}
+
 // lu_unpack(LU_data, LU_pivots, unpack_data, unpack_pivots) -> P, L, U
 void tt_lower_lu_unpack(tt_lowering *l) {
   const tt_tensor *t = tt_tensor_arg(l, 0);
   tt_value *order = NULL;
+  if (tt_bool(l, 3) && !check_pivots(l, t, tt_tensor_arg(l, 1))) return;
   if (tt_bool(l, 3)) order = order_of_pivots(l->b, tt_vectors(l, 1), t->sizes[t->rank - 2]);
   set_unpacked(l, 0, tt_bool(l, 2) ? tt_matrices(l, 0) : NULL, order);
 }

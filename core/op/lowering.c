@@ -19,7 +19,12 @@ static const tt_arg *peek(const tt_lowering *l, int arg) {
   return arg >= 0 && arg < l->arg_count ? &l->args[arg] : &none;
 }
 
+// None, and a list that is too short or holds None, are the caller's.
 static void wrong_kind(tt_lowering *l, int arg, const char *wanted) {
+  if (peek(l, arg)->kind == TT_ARG_NONE || peek(l, arg)->kind == TT_ARG_LIST) {
+    tt_builder_fail(l->b, tt_error(TT_MISMATCH, "argument %d, or an item of it, is no %s", arg, wanted));
+    return;
+  }
   tt_builder_fail(
       l->b, tt_internal_error("%s: argument %d is no %s (kind %d)", l->op->name, arg, wanted, (int)peek(l, arg)->kind));
 }

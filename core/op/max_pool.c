@@ -361,7 +361,7 @@ static bool read_adaptive(const tt_tensor *x, int spatial, const int64_t *out, t
     p->in[i] = x->sizes[p->lead + i];
     p->out[i] = out[i];
     p->dilation[i] = 1;
-    even = even && out[i] > 0 && p->in[i] % out[i] == 0;
+    even = even && out[i] > 0 && p->in[i] > 0 && p->in[i] % out[i] == 0;
     p->kernel[i] = p->stride[i] = even ? p->in[i] / out[i] : 1;
   }
   return even;
@@ -523,12 +523,20 @@ static maxima scan_fractional(tt_lowering *l, tt_value *x, const tt_pool *p, tt_
 }
 
 static void read_fractional(tt_lowering *l, const tt_tensor *x, int first, tt_pool *p) {
-  int count;
-  const int64_t *kernel = tt_ints(l, first, &count), *out = tt_ints(l, first + 1, &count);
+  int kernels, count;
+  const int64_t *kernel = tt_ints(l, first, &kernels), *out = tt_ints(l, first + 1, &count);
   *p = (tt_pool){.spatial = count, .lead = x->rank - count};
-  memcpy(p->in, x->sizes + p->lead, (size_t)count * sizeof *p->in);
-  memcpy(p->out, out, (size_t)count * sizeof *out);
-  memcpy(p->kernel, kernel, (size_t)count * sizeof *kernel);
+  if (count < 2 || count > TT_POOL_MAX || (kernels != 1 && kernels != count) || p->lead < 1 || p->lead > 2)
+    tt_fail(l, TT_MISMATCH, "%d output sizes and %d kernel sizes for a tensor of %d dims", count, kernels, x->rank);
+  if (tt_failed(l)) {
+    *p = (tt_pool){.spatial = 2, .lead = 1};
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    p->in[i] = x->sizes[p->lead + i];
+    p->out[i] = out[i];
+    p->kernel[i] = kernel[kernels == 1 ? 0 : i];
+  }
 }
 
 // The samples of x's planes: [n, c, spatial]. More are allowed than there are.

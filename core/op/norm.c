@@ -292,6 +292,7 @@ void tt_lower_native_group_norm_backward(tt_lowering *l) {
   tt_dtype wide = tt_compute_dtype(input->dtype), weight = tt_arg_dtype(l, 4, input->dtype);
   bool last = tt_is_channels_last(l, 1);
   int64_t groups = tt_int(l, 8);
+  if (groups <= 0 || input->rank < 2) tt_fail(l, TT_MISMATCH, "%lld groups of %d dims", (long long)groups, input->rank);
   if (tt_failed(l)) return;
   pictures p = pictures_of(input, groups, last);
   tt_value *x = tt_channels_to_end(b, tt_hlo_convert(b, input, wide), last);

@@ -18,8 +18,22 @@ typedef struct fused {
 
 // --- hyperparameters ----------------------------------------------------------------------------------------------------------
 
+static int64_t element_count(const tt_tensor *t) {
+  int64_t count = 1;
+  for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
+  return count;
+}
+
+// In the words of Tensor.item().
+static void check_scalar(tt_lowering *l, const tt_tensor *t) {
+  if (t && element_count(t) != 1)
+    tt_fail(l, TT_INVALID_ARGUMENT, "a Tensor with %lld elements cannot be converted to Scalar",
+            (long long)element_count(t));
+}
+
 // A number, or a tensor of one element.
 static tt_value *scalar(tt_lowering *l, int arg) {
+  check_scalar(l, tt_tensor_arg(l, arg));
   return tt_hlo_reshape(l->b, tt_operand_as(l, arg, TT_F64), 0, NULL);
 }
 
@@ -44,8 +58,13 @@ static tt_value *all_steps(fused *f, int arg) {
   tt_value **steps = tt_arena_allocate(tt_builder_arena(f->b), (size_t)f->count, sizeof *steps);
   if (!steps)
     return tt_builder_fail(f->b, tt_error(TT_OUT_OF_MEMORY, "out of host memory while lowering %s", f->l->op->name));
-  for (int i = 0; i < f->count; ++i)
+  if (tt_list_count(f->l, arg) != f->count)
+    tt_fail(f->l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", f->count,
+            tt_list_count(f->l, arg));
+  for (int i = 0; i < f->count; ++i) {
+    check_scalar(f->l, tt_list_tensor(f->l, arg, i));
     steps[i] = tt_hlo_reshape(f->b, tt_list_operand_as(f->l, arg, i, TT_F32), 1, (int64_t[]){1});
+  }
   return tt_hlo_convert(f->b, tt_hlo_concatenate(f->b, f->count, steps, 0), TT_F64);
 }
 
@@ -56,10 +75,11 @@ static tt_value *own(fused *f, tt_value *vector) {
 
 // --- the frame of a step --------------------------------------------------------------------------------------------------------
 
+// The last list may be empty: it is not looked at then.
 static void check_lists(fused *f, int lists) {
   for (int list = 0; list < lists; ++list) {
     int count = tt_list_count(f->l, list);
-    if (count != f->count && count != 0)
+    if (count != f->count && (count != 0 || list != lists - 1))
       tt_fail(f->l, TT_INVALID_ARGUMENT, "Tensor lists must have the same number of tensors, got %d and %d", f->count,
               count);
   }
@@ -184,12 +204,6 @@ void tt_lower_fused_adagrad(tt_lowering *l) {
 }
 
 // --- gradient scaler ----------------------------------------------------------------------------------------------------------------
-
-static int64_t element_count(const tt_tensor *t) {
-  int64_t count = 1;
-  for (int i = 0; i < t->rank; ++i) count *= t->sizes[i];
-  return count;
-}
 
 static bool check_one_element(tt_lowering *l, int arg, const char *name, tt_dtype dtype, const char *dtype_name) {
   const tt_tensor *t = tt_tensor_arg(l, arg);

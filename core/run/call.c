@@ -114,9 +114,10 @@ void tt_call_describe(const tt_call *call, tt_string *out) {
 
 static tt_status with_signature(const tt_call *call, tt_status status) {
   tt_code code = tt_status_code(status);
-  if (code != TT_PLUGIN && code != TT_INTERNAL) return status; // the user's own errors read as torch's do
+  if (code != TT_PLUGIN && code != TT_INTERNAL && code != TT_MISMATCH) return status; // those that read as torch's do
   tt_string text = TT_STRING_INIT;
   tt_call_describe(call, &text);
+  if (code == TT_MISMATCH) tt_string_append(&text, ": the arguments do not fit together");
   status = tt_status_context(status, "%s", tt_string_text(&text));
   tt_string_free(&text);
   return status;

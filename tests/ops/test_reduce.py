@@ -357,8 +357,6 @@ def test_histc():
     check_raises(RuntimeError, "is not finite", lambda x: torch.histc(x, 4), x)
 
 
-
-
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("bins", [1, 7, 100])
 def test_histogram(bins):
