@@ -7,13 +7,16 @@ static _Atomic(tt_status (*)(tt_device *)) runner;
 
 void tt_pending_set_runner(tt_status (*run)(tt_device *device)) { atomic_store(&runner, run); }
 
-tt_pending *tt_pending_create(tt_device *device, const tt_layout *layout, const char *op_name, int32_t number) {
+tt_pending *tt_pending_create(tt_device *device, const tt_layout *layout, const char *op_name, uint64_t graph,
+                              int32_t number) {
   tt_pending *pending = tt_malloc(sizeof *pending);
   if (pending == NULL) return NULL;
   atomic_init(&pending->references, 1);
   atomic_init(&pending->buffer, NULL);
   atomic_init(&pending->lost, false);
+  pending->graph = graph;
   pending->number = number;
+  pending->reader = 0;
   pending->device = device;
   pending->layout = layout;
   pending->op_name = op_name;
@@ -30,6 +33,13 @@ void tt_pending_release(tt_pending *pending) {
   if (atomic_fetch_sub_explicit(&pending->references, 1, memory_order_acq_rel) != 1) return;
   tt_buffer_release(atomic_load_explicit(&pending->buffer, memory_order_relaxed));
   tt_free(pending);
+}
+
+tt_buffer *tt_pending_take(tt_pending *pending) {
+  tt_buffer *buffer = atomic_load_explicit(&pending->buffer, memory_order_acquire);
+  if (buffer != NULL) tt_buffer_retain(buffer);
+  tt_pending_release(pending);
+  return buffer;
 }
 
 static tt_status lost(const tt_pending *pending) {

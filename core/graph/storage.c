@@ -290,6 +290,15 @@ tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pendin
   return TT_SUCCESS;
 }
 
+bool tt_storage_is_pending(tt_storage *storage) {
+  tt_storage_lock(storage);
+  tt_pending *settled = storage->pending != NULL ? settle(storage) : NULL;
+  bool pending = storage->pending != NULL;
+  tt_storage_unlock(storage);
+  tt_pending_release(settled);
+  return pending;
+}
+
 // Runs graphs until the storage has no pending value. Another thread may give it one again meanwhile.
 static tt_status resolve(tt_storage *storage) {
   for (;;) {

@@ -103,6 +103,8 @@ tt_status tt_storage_read(tt_storage *storage, tt_buffer **out_buffer, const tt_
 // The current value without resolving it: a buffer, a pending value that has none yet, or neither. Both are retained.
 tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pending **out_pending,
                           const tt_layout **out_layout);
+// Is its value still to come?
+bool tt_storage_is_pending(tt_storage *storage);
 // Gives `to` the value of `from`, which both then share, whatever it is. *out_shared is false when there is none.
 tt_status tt_storage_share(tt_storage *to, tt_storage *from, bool *out_shared);
 // The layout of the current value, whatever it is; NULL when uninitialised.

@@ -199,7 +199,7 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
   tt_status status = tt_call_lower(call, tt_runtime_target(), &recorder, &request);
   if (!status) status = tt_plan_create(&recorder, &request, out_plan);
   tt_recorder_free(&recorder);
-  if (!status && tt_get_eager_mode() != TT_DEFER_AND_FUSE) {
+  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) {
     status = tt_plan_compile(*out_plan);
     if (status) tt_plan_release(*out_plan);
   }
@@ -293,8 +293,11 @@ static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, 
     }
   }
   if (overload->variant == TT_OUT) remember(plan, call);
-  return tt_get_eager_mode() == TT_DEFER_AND_FUSE ? tt_graph_append(plan, call, key, out_results)
-                                                  : tt_plan_launch(plan, call, key, out_results);
+  tt_eager_mode mode = tt_get_eager_mode();
+  if (mode == TT_DEFER_AND_FUSE) return tt_defer(plan, call, key, true, out_results);
+  bool waits = mode == TT_DEFER_NEVER && plan->program && !tt_program_is_compiled(plan->program);
+  if (waits || tt_must_defer(plan, call)) return tt_defer(plan, call, key, false, out_results);
+  return tt_plan_launch(plan, call, key, out_results);
 }
 
 tt_status tt_call_run(const tt_call *call, tt_results *out_results, bool *out_miss) {

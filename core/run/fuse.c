@@ -45,7 +45,7 @@ static int output_origin(const tt_graph *g, const shape *s, const tt_node *node,
     const tt_plan_input *in = &plan->inputs[i];
     if (!in->overwritten || in->slot != slot || in->kind != TT_INPUT_STORAGE) continue;
     tt_ref ref = g->refs[node->first_ref + i];
-    return tt_ref_kind_of(ref) == TT_REF_BUFFER ? tt_ref_index(ref) : s->origins[tt_ref_index(ref)];
+    return tt_ref_kind_of(ref) == TT_REF_OUTSIDE ? tt_ref_index(ref) : s->origins[tt_ref_index(ref)];
   }
   return -1;
 }
@@ -56,7 +56,7 @@ static void find_shape(const tt_graph *g, shape *s) {
     s->check_count += node->plan->check_count;
     for (int i = 0; i < node->plan->output_count; ++i) s->origins[node->first_value + i] = output_origin(g, s, node, i);
   }
-  for (int i = 0; i < g->buffer_count; ++i) s->aliases[i] = -1;
+  for (int i = 0; i < g->outside_count; ++i) s->aliases[i] = -1;
   for (int v = 0; v < g->value_count; ++v) {
     if (!tt_pending_is_live(g->values[v])) continue;
     int buffer = s->origins[v];
@@ -67,7 +67,7 @@ static void find_shape(const tt_graph *g, shape *s) {
 
 // Numbers of words of the key: each node's plan and refs, the outputs, the aliases.
 static uint32_t *make_key(const tt_graph *g, const shape *s, size_t *out_size) {
-  size_t count = (size_t)g->node_count + (size_t)g->ref_count + (size_t)s->output_count + (size_t)g->buffer_count + 2;
+  size_t count = (size_t)g->node_count + (size_t)g->ref_count + (size_t)s->output_count + (size_t)g->outside_count + 2;
   uint32_t *words = tt_malloc(count * sizeof *words), *at = words;
   if (!words) return NULL;
   for (int n = 0; n < g->node_count; ++n) {
@@ -79,8 +79,8 @@ static uint32_t *make_key(const tt_graph *g, const shape *s, size_t *out_size) {
   *at++ = (uint32_t)s->output_count;
   memcpy(at, s->outputs, (size_t)s->output_count * sizeof *at);
   at += s->output_count;
-  *at++ = (uint32_t)g->buffer_count;
-  memcpy(at, s->aliases, (size_t)g->buffer_count * sizeof *at);
+  *at++ = (uint32_t)g->outside_count;
+  memcpy(at, s->aliases, (size_t)g->outside_count * sizeof *at);
   *out_size = count * sizeof *words;
   return words;
 }
@@ -91,7 +91,7 @@ typedef struct fusion {
   const tt_graph *g;
   const shape *s;
   tt_builder *b;
-  tt_value **values, **buffers, **numbers, **results;
+  tt_value **values, **outsides, **numbers, **results;
   int result_count;
   int64_t largest; // elements of the largest tensor
 } fusion;
@@ -100,17 +100,17 @@ static tt_status reserve_values(fusion *f) {
   const tt_graph *g = f->g;
   tt_arena *arena = tt_builder_arena(f->b);
   f->values = tt_arena_allocate(arena, (size_t)g->value_count + 1, sizeof *f->values);
-  f->buffers = tt_arena_allocate(arena, (size_t)g->buffer_count + 1, sizeof *f->buffers);
+  f->outsides = tt_arena_allocate(arena, (size_t)g->outside_count + 1, sizeof *f->outsides);
   f->numbers = tt_arena_allocate(arena, (size_t)g->number_count + 1, sizeof *f->numbers);
   f->results = tt_arena_allocate(arena, (size_t)(f->s->output_count + f->s->check_count) + 1, sizeof *f->results);
-  return f->values && f->buffers && f->numbers && f->results ? TT_SUCCESS : out_of_memory();
+  return f->values && f->outsides && f->numbers && f->results ? TT_SUCCESS : out_of_memory();
 }
 
 static void add_parameters(fusion *f) {
   const tt_graph *g = f->g;
-  for (int i = 0; i < g->buffer_count; ++i) {
-    const tt_layout *layout = g->buffers[i].layout;
-    f->buffers[i] = tt_builder_parameter(f->b, layout->dtype, layout->rank, layout->dims);
+  for (int i = 0; i < g->outside_count; ++i) {
+    const tt_layout *layout = g->outsides[i].layout;
+    f->outsides[i] = tt_builder_parameter(f->b, layout->dtype, layout->rank, layout->dims);
     if (layout->count > f->largest) f->largest = layout->count;
   }
   static const int64_t two = 2;
@@ -123,7 +123,7 @@ static tt_value *value_of(const fusion *f, tt_ref ref) {
   int i = tt_ref_index(ref);
   switch (tt_ref_kind_of(ref)) {
   case TT_REF_VALUE: return f->values[i];
-  case TT_REF_BUFFER: return f->buffers[i];
+  case TT_REF_OUTSIDE: return f->outsides[i];
   default: return f->numbers[i];
   }
 }
@@ -173,17 +173,17 @@ static tt_status fuse(fusion *f, tt_graph_program *p) {
   int check = f->s->output_count;
   for (int n = 0; n < g->node_count; ++n) TT_TRY(add_node(f, &g->nodes[n], &check));
   for (int i = 0; i < f->s->output_count; ++i) f->results[i] = f->values[f->s->outputs[i]];
-  int parameters = g->buffer_count + g->number_count;
+  int parameters = g->outside_count + g->number_count;
   int *aliases = tt_arena_allocate(tt_builder_arena(f->b), (size_t)parameters + 1, sizeof *aliases);
   if (!aliases) return out_of_memory();
-  for (int i = 0; i < parameters; ++i) aliases[i] = i < g->buffer_count ? p->aliases[i] : -1;
+  for (int i = 0; i < parameters; ++i) aliases[i] = i < g->outside_count ? p->aliases[i] : -1;
   const tt_compile_options options = tt_program_options(tt_builder_op_count(f->b), f->largest, /*exact=*/true);
   return tt_program_create(f->b, check, f->results, aliases, &options, &p->program);
 }
 
 // A block of its own that holds the arrays too.
 static tt_graph_program *new_program(const tt_graph *g, const shape *s) {
-  size_t ints = (size_t)s->output_count + (size_t)g->buffer_count;
+  size_t ints = (size_t)s->output_count + (size_t)g->outside_count;
   tt_graph_program *p = tt_calloc(1, sizeof *p + ints * sizeof(int));
   if (!p) return NULL;
   atomic_init(&p->references, 1);
@@ -191,7 +191,7 @@ static tt_graph_program *new_program(const tt_graph *g, const shape *s) {
   p->check_count = s->check_count;
   int *arrays = (int *)(p + 1);
   p->outputs = memcpy(arrays, s->outputs, (size_t)s->output_count * sizeof(int));
-  p->aliases = memcpy(arrays + s->output_count, s->aliases, (size_t)g->buffer_count * sizeof(int));
+  p->aliases = memcpy(arrays + s->output_count, s->aliases, (size_t)g->outside_count * sizeof(int));
   return p;
 }
 
@@ -239,7 +239,7 @@ static tt_status find_or_make(const tt_graph *g, const shape *s, const void *key
 }
 
 tt_status tt_graph_program_find(const tt_graph *g, tt_graph_program **out_program) {
-  int *ints = tt_malloc(((size_t)g->value_count * 2 + (size_t)g->buffer_count + 1) * sizeof *ints);
+  int *ints = tt_malloc(((size_t)g->value_count * 2 + (size_t)g->outside_count + 1) * sizeof *ints);
   if (!ints) return out_of_memory();
   shape s = {.outputs = ints, .origins = ints + g->value_count, .aliases = ints + 2 * g->value_count};
   find_shape(g, &s);

@@ -30,9 +30,9 @@ static void append_ref(const tt_graph *g, tt_ref ref, tt_string *out) {
   int i = tt_ref_index(ref);
   switch (tt_ref_kind_of(ref)) {
   case TT_REF_VALUE: tt_string_printf(out, "%%%d", i); break;
-  case TT_REF_BUFFER:
-    tt_string_printf(out, "buffer %d: ", i);
-    append_type(out, g->buffers[i].layout);
+  case TT_REF_OUTSIDE:
+    tt_string_printf(out, "outside %d: ", i);
+    append_type(out, g->outsides[i].layout);
     break;
   default: append_number(out, &g->numbers[i]); break;
   }
@@ -90,9 +90,9 @@ static void append_dot_node(const tt_graph *g, int index, tt_string *out) {
     tt_ref ref = g->refs[node->first_ref + i];
     int at = tt_ref_index(ref);
     if (tt_ref_kind_of(ref) == TT_REF_VALUE) append_edge(g, maker_of(g, at), index, g->values[at]->layout, out);
-    if (tt_ref_kind_of(ref) != TT_REF_BUFFER) continue;
-    tt_string_printf(out, "  b%d [shape=box, label=\"buffer %d\"];\n", at, at);
-    append_edge(g, -1 - at, index, g->buffers[at].layout, out);
+    if (tt_ref_kind_of(ref) != TT_REF_OUTSIDE) continue;
+    tt_string_printf(out, "  b%d [shape=box, label=\"outside %d\"];\n", at, at);
+    append_edge(g, -1 - at, index, g->outsides[at].layout, out);
   }
 }
 
@@ -107,8 +107,7 @@ static tt_status mark_needed(const tt_graph *g, tt_storage *storage, bool *neede
   const tt_layout *layout;
   TT_TRY(tt_storage_peek(storage, &buffer, &pending, &layout));
   tt_buffer_release(buffer);
-  if (pending && pending->number < g->value_count && g->values[pending->number] == pending)
-    needed[maker_of(g, pending->number)] = true;
+  if (pending && pending->graph == g->number) needed[maker_of(g, pending->number)] = true;
   tt_pending_release(pending);
   for (int n = g->node_count - 1; n >= 0; --n) {
     const tt_node *node = &g->nodes[n];
@@ -145,21 +144,7 @@ static tt_status show_program(const tt_graph *g, tt_string *out) {
   return status;
 }
 
-tt_status tt_graph_show(tt_device *device, tt_storage *storage, tt_graph_format format, tt_string *out) {
-  tt_graph *g = tt_graph_of(device);
-  pthread_mutex_lock(&g->lock);
-  tt_status status =
-      format == TT_GRAPH_STABLEHLO ? show_program(g, out) : show_calls(g, storage, format == TT_GRAPH_GRAPHVIZ, out);
-  pthread_mutex_unlock(&g->lock);
-  return status;
-}
-
-tt_status tt_pending_graph(int index, tt_storage *storage, int format, char **out_text) {
-  tt_device *device;
-  TT_TRY(tt_device_find(index, &device));
-  tt_string out = TT_STRING_INIT;
-  tt_status status = tt_graph_show(device, storage, (tt_graph_format)format, &out);
-  *out_text = status ? NULL : tt_strdup(tt_string_text(&out));
-  tt_string_free(&out);
-  return status || *out_text ? status : out_of_memory();
+tt_status tt_graph_show(const tt_graph *g, tt_storage *storage, tt_graph_format format, tt_string *out) {
+  if (format == TT_GRAPH_STABLEHLO) return g->node_count ? show_program(g, out) : TT_SUCCESS;
+  return show_calls(g, storage, format == TT_GRAPH_GRAPHVIZ, out);
 }

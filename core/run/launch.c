@@ -18,8 +18,7 @@ enum { INLINE_INPUTS = 48, INLINE_OUTPUTS = 24 };
 // --- for every mode ---------------------------------------------------------------------------------------------------------
 
 tt_status tt_launch_check(const tt_plan *plan, const tt_call *call) {
-  for (int i = 0; i < plan->requirement_count; ++i)
-    TT_TRY(tt_requirement_check(&plan->requirements[i], call->args));
+  for (int i = 0; i < plan->requirement_count; ++i) TT_TRY(tt_requirement_check(&plan->requirements[i], call->args));
   return TT_SUCCESS;
 }
 

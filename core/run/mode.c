@@ -27,7 +27,7 @@ tt_status tt_set_eager_mode(tt_eager_mode mode) {
     return tt_error(TT_VALUE, "there is no eager mode %d", (int)mode);
   }
   eager_mode = mode;
-  return mode == TT_DEFER_AND_FUSE ? TT_SUCCESS : tt_graph_run_all();
+  return mode == TT_DEFER_AND_FUSE ? TT_SUCCESS : tt_run_all_deferred();
 }
 
 int tt_get_precision(void) { return precision; }

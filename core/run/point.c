@@ -33,7 +33,7 @@ void tt_point_destroy(tt_point *point) {
 tt_status tt_point_record(tt_point *point, int index) {
   tt_device *device = NULL;
   TT_TRY(tt_device_find(index, &device));
-  TT_TRY(tt_graph_run(device)); // what was deferred lies before the point
+  TT_TRY(tt_run_deferred(device)); // what was deferred lies before the point
   tt_mark *mark = NULL;
   TT_TRY(tt_queue_mark(device, &mark));
   pthread_mutex_lock(&point->lock);

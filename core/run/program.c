@@ -4,9 +4,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "cache/cache.h"
-#include "run/call.h"
-#include "run/internal.h"
 
 enum {
   // Up to these sizes of a program and its largest tensor a shorter compile is worth more than a faster run.
@@ -87,32 +84,4 @@ tt_status tt_program_text(const tt_program *program, tt_string *out) {
   tt_status status = append_text(program, b, out);
   tt_builder_free(b);
   return status;
-}
-
-static tt_status compile(const tt_program *program, tt_executable **out_executable) {
-  tt_string text = TT_STRING_INIT;
-  bool hit = false;
-  tt_status status = tt_program_text(program, &text);
-  if (!status)
-    status = tt_cache_get(tt_runtime_client(), tt_string_text(&text), (int64_t)text.size, &program->options,
-                          out_executable, &hit);
-  tt_string_free(&text);
-  if (status) return status;
-  tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);
-  if (!hit && tt_cache_mappings_run_out(tt_runtime_client())) tt_plans_forget();
-  return TT_SUCCESS;
-}
-
-tt_status tt_program_executable(tt_program *program, tt_executable **out_executable) {
-  tt_executable *known = atomic_load_explicit(&program->executable, memory_order_acquire);
-  if (__builtin_expect(known == NULL, 0)) {
-    tt_executable *compiled;
-    TT_TRY(compile(program, &compiled));
-    if (atomic_compare_exchange_strong(&program->executable, &known, compiled))
-      known = compiled;
-    else
-      tt_executable_release(compiled); // another thread was faster
-  }
-  *out_executable = known;
-  return TT_SUCCESS;
 }

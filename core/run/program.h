@@ -1,7 +1,7 @@
 // program.h - the program of a call or of a graph: its text, and its executable once that was asked for.
 //
-// A deferred call needs the text alone, since it runs as a part of its graph's program; so nothing is compiled before the
-// first tt_program_executable. Reference-counted; any thread may ask.
+// A deferred call needs the text alone, since it runs as a part of its graph's program; so nothing is compiled before somebody
+// asks. Compiling is in compile.c, on threads of its own where nobody waits for it yet. Reference-counted; any thread may ask.
 #ifndef TT_RUN_PROGRAM_H_
 #define TT_RUN_PROGRAM_H_
 
@@ -14,6 +14,8 @@
 #include "hlo/fragment.h"
 #include "pjrt/executable.h"
 
+typedef enum tt_compile_state { TT_COMPILE_IDLE, TT_COMPILE_QUEUED, TT_COMPILE_RUNNING } tt_compile_state;
+
 typedef struct tt_program {
   _Atomic int32_t references;
   tt_fragment fragment;
@@ -21,7 +23,10 @@ typedef struct tt_program {
   tt_target target;
   tt_compile_options options;
   _Atomic(tt_executable *) executable; // NULL: not compiled yet
-  tt_arena arena;                      // owns the arrays
+  // Under the lock of compile.c.
+  tt_compile_state state;
+  struct tt_program *next; // in the line of those to be compiled
+  tt_arena arena;          // owns the arrays
 } tt_program;
 
 // What suits a program of that many ops whose largest tensor has that many elements. `exact`: it has the ops of several calls,
@@ -36,7 +41,16 @@ void tt_program_release(tt_program *program); // NULL is fine
 
 // The whole module's text, appended to `out`.
 tt_status tt_program_text(const tt_program *program, tt_string *out);
+// Lets a thread compile it, if nobody did or does: tt_program_executable waits for it or, if it did not begin, compiles itself.
+// A failure comes from there, too.
+void tt_program_compile_soon(tt_program *program);
+static inline bool tt_program_is_compiled(const tt_program *program) {
+  return atomic_load_explicit(&program->executable, memory_order_acquire) != NULL;
+}
 // Compiles on the first call, counting a compile or a cache hit. *out_executable is borrowed from the program.
 tt_status tt_program_executable(tt_program *program, tt_executable **out_executable);
+
+// Stops the threads; waits for what they compile. Programs queued are left. For the process's end.
+void tt_compile_stop(void);
 
 #endif // TT_RUN_PROGRAM_H_

@@ -11,6 +11,7 @@
 #include "graph/storage.h"
 #include "run/graph.h"
 #include "run/internal.h"
+#include "run/program.h"
 #include "run/site.h"
 
 enum { CAPACITY = 1024 };
@@ -300,19 +301,20 @@ bool tt_queue_is_idle(tt_device *device) {
 tt_status tt_synchronize(int index) {
   tt_device *device = NULL;
   TT_TRY(tt_device_find(index, &device));
-  tt_status status = tt_graph_run(device);
+  tt_status status = tt_run_deferred(device);
   return tt_status_join(status, tt_queue_wait(device));
 }
 
 bool tt_device_is_idle(int index) {
   if (!tt_runtime_started() || tt_runtime_in_bad_fork()) return true;
   tt_device *device = tt_client_device(tt_runtime_client(), index);
-  return device == NULL || (tt_graph_is_empty(device) && tt_queue_is_idle(device));
+  return device == NULL || (tt_nothing_deferred(device) && tt_queue_is_idle(device));
 }
 
 void tt_runtime_settle(void) {
   enum { LIMIT_MS = 5000 };
   if (!tt_runtime_started() || tt_runtime_in_bad_fork()) return;
+  tt_compile_stop();
   int count = tt_client_device_count(tt_runtime_client());
   for (int i = 0, ms = 0; i < count && ms < LIMIT_MS;) {
     if (tt_queue_is_idle(tt_client_device(tt_runtime_client(), i))) {

@@ -111,7 +111,7 @@ static tt_status make_plan(const tt_call *call, const tt_tensor *results, int co
   tt_plan_request request = {call->overload->name, recorded, count};
   tt_plan *plan;
   TT_TRY(tt_plan_create(r, &request, &plan));
-  tt_status status = tt_get_eager_mode() == TT_DEFER_AND_FUSE ? TT_SUCCESS : tt_plan_compile(plan);
+  tt_status status = tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING ? tt_plan_compile(plan) : TT_SUCCESS;
   if (!status) status = enter(call, plan);
   if (status) tt_plan_release(plan);
   return status;

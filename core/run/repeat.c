@@ -6,8 +6,8 @@
 #include "base/memory.h"
 
 enum {
-  FEW_CALLS = 16,     // a shorter period is no step of its own:
-  GROUPED_CALLS = 64, // as many calls of it run together
+  FEW_CALLS = 16,      // a shorter period is no step of its own:
+  GROUPED_CALLS = 256, // as many calls of it run together
   BROKEN_OFTEN = 2,
 };
 

@@ -96,7 +96,7 @@ TEST(repeat_takes_short_periods_together) {
   start(&l);
   for (int i = 0; i < 3000; ++i) call(&l, (uint32_t)(i % 3), 100, 7);
   CHECK(l.length_count > 10);
-  CHECK(l.lengths[l.length_count - 1] >= 64 && l.lengths[l.length_count - 1] < 70);
+  CHECK(l.lengths[l.length_count - 1] >= 256 && l.lengths[l.length_count - 1] < 262);
   CHECK_INT(l.lengths[l.length_count - 1], l.lengths[l.length_count - 3]);
   tt_repeat_free(&l.repeat);
 }
