@@ -2,6 +2,7 @@
 
 import gc
 import re
+import threading
 
 import hypothesis
 import pytest
@@ -453,3 +454,46 @@ def test_inference_settles(deferred):
     assert torch.tpu.counters()["compiles"] == compiles
     for y in results[1:]:
         assert torch.equal(y.cpu(), results[0].cpu())
+
+
+# --- threads -----------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_graph(deferred):
+    """Each thread's own values are right, whatever the others record and run meanwhile."""
+    shared = torch.arange(8.0).to("tpu")
+    failures = []
+
+    def work(seed):
+        try:
+            x = torch.full((8,), float(seed), device="tpu", requires_grad=True)
+            total = torch.zeros(8, device="tpu")
+            for i in range(40):
+                y = ((x * shared + i).relu() * 2).sum()
+                y.backward()
+                total.add_(x.grad)
+                x.grad = None
+                if i % (seed + 3) == 0:
+                    assert total.tolist() == [2.0 * (i + 1) * k for k in range(8)]
+        except BaseException as e:  # noqa: BLE001  (for the main thread)
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_calls_wait_in_line_for_their_programs():
+    """Strict: new programs are compiled by other threads, and values are right and in order all the same."""
+    x = torch.zeros(37, device="tpu")
+    for i in range(12):  # each a program of its own, some on results of the last
+        x[i : i + 1 + i // 2] += 1
+        y = torch.cat([x, x[: i + 1]])
+        x = x + y[: x.numel()] * 0
+    expected = torch.zeros(37)
+    for i in range(12):
+        expected[i : i + 1 + i // 2] += 1
+    assert torch.equal(x.cpu(), expected)
