@@ -95,6 +95,10 @@ std::pair<int64_t, int64_t> mem_get_info(int index) {
 }
 
 py::dict counters() {
+  {
+    const py::gil_scoped_release unlocked;
+    tt_start_closed_graphs();
+  }
   py::dict result, fallbacks;
   for (int i = 0; i < TT_COUNTER_COUNT; ++i) {
     const auto counter = static_cast<tt_counter>(i);
@@ -198,7 +202,10 @@ void define(py::module_ &m) {
   m.def("_set_fallback", &set_fallback);
 
   m.def("_counters", &counters);
-  m.def("_reset_counters", &tt_counters_reset);
+  m.def("_reset_counters", [] {
+    tt_start_closed_graphs();
+    tt_counters_reset();
+  }, unlocked());
   m.def("_ops", &ops);
   m.def("_op_rows", &op_rows);
   m.def("_aot_collect",

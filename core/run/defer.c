@@ -209,6 +209,18 @@ tt_status tt_run_all_deferred(void) {
   return status;
 }
 
+void tt_start_closed_graphs(void) {
+  if (!tt_runtime_started()) return;
+  int count = tt_client_device_count(tt_runtime_client());
+  for (int i = 0; i < count; ++i) {
+    tt_device *device = tt_client_device(tt_runtime_client(), i);
+    deferral *d = deferral_of(device);
+    tt_status failure = start_closed(d, true);
+    pthread_mutex_unlock(&d->lock);
+    tt_queue_note_failure(device, failure);
+  }
+}
+
 tt_status tt_pending_graph(int index, tt_storage *storage, int format, char **out_text) {
   tt_device *device;
   TT_TRY(tt_device_find(index, &device));

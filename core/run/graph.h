@@ -39,6 +39,9 @@ bool tt_must_defer(const tt_plan *plan, const tt_call *call);
 tt_status tt_run_deferred(tt_device *device);
 // The same for all devices.
 tt_status tt_run_all_deferred(void);
+// Starts the closed graphs of all devices, compiling what is not compiled yet; open ones go on. Failures wait for whoever waits
+// for the device. What counters say is then the same on every run.
+void tt_start_closed_graphs(void);
 // Is nothing deferred? What was is started, so that somebody who asks again and again sees an end.
 bool tt_nothing_deferred(tt_device *device);
 
