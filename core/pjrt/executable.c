@@ -1,6 +1,7 @@
 // executable.c - compiling and running programs.
 #include "pjrt/executable.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -66,16 +67,15 @@ static tt_status read_facts(const tt_plugin *plugin, PJRT_LoadedExecutable *load
   return status;
 }
 
-tt_status tt_executable_compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
-                                tt_executable **out_executable) {
+// Wraps what was compiled or loaded; takes it over also when it fails.
+static tt_status create(tt_client *client, const char *text, int64_t size, PJRT_LoadedExecutable *loaded,
+                        tt_executable **out_executable) {
   void *block = NULL;
-  TT_TRY(tt_allocate(1, sizeof(tt_executable), &block));
+  tt_status status = tt_allocate(1, sizeof(tt_executable), &block);
   tt_executable *executable = block;
-  PJRT_LoadedExecutable *loaded = NULL;
-  tt_status status = compile(client, text, size, options, &loaded);
   if (status == NULL) status = read_facts(client->plugin, loaded, executable);
   if (status != NULL) {
-    if (loaded != NULL) destroy_loaded(client->plugin, loaded);
+    destroy_loaded(client->plugin, loaded);
     tt_free(executable);
     return status;
   }
@@ -87,6 +87,58 @@ tt_status tt_executable_compile(tt_client *client, const char *text, int64_t siz
   *out_executable = executable;
   return TT_SUCCESS;
 }
+
+tt_status tt_executable_compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
+                                tt_executable **out_executable) {
+  PJRT_LoadedExecutable *loaded = NULL;
+  TT_TRY(compile(client, text, size, options, &loaded));
+  return create(client, text, size, loaded, out_executable);
+}
+
+// ---- as bytes --------------------------------------------------------------------------------------------------------
+
+tt_status tt_executable_options(const tt_client *client, const char *text, int64_t size,
+                                const tt_compile_options *options, tt_string *out) {
+  tt_option_set sent = 0;
+  return tt_options_write(client->is_host, text, size, options, /*refused=*/0, out, &sent);
+}
+
+// What is called here and nowhere else: a plugin may do without.
+static const tt_plugin_function serialize_function = {"PJRT_Executable_Serialize",
+                                                      offsetof(PJRT_Api, PJRT_Executable_Serialize)};
+static const tt_plugin_function load_function = {"PJRT_Executable_DeserializeAndLoad",
+                                                 offsetof(PJRT_Api, PJRT_Executable_DeserializeAndLoad)};
+
+tt_status tt_executable_serialize(const tt_executable *executable, tt_string *out) {
+  const tt_plugin *plugin = executable->client->plugin;
+  TT_TRY(tt_plugin_check_functions(plugin->api, &serialize_function, 1));
+  PJRT_LoadedExecutable_GetExecutable_Args get =
+      TT_PJRT_ARGS(PJRT_LoadedExecutable_GetExecutable, .loaded_executable = executable->pjrt);
+  TT_TRY(TT_PJRT(plugin, PJRT_LoadedExecutable_GetExecutable, &get));
+  PJRT_Executable_Serialize_Args args = TT_PJRT_ARGS(PJRT_Executable_Serialize, .executable = get.executable);
+  tt_status status = TT_PJRT(plugin, PJRT_Executable_Serialize, &args);
+  if (status == NULL) {
+    tt_string_append_n(out, args.serialized_bytes, args.serialized_bytes_size);
+    status = tt_string_status(out);
+    args.serialized_executable_deleter(args.serialized_executable);
+  }
+  tt_pjrt_ignore(plugin, plugin->api->PJRT_Executable_Destroy(
+                             &TT_PJRT_ARGS(PJRT_Executable_Destroy, .executable = get.executable)));
+  return status;
+}
+
+tt_status tt_executable_load(tt_client *client, const char *text, int64_t size, const void *bytes, size_t byte_size,
+                             tt_executable **out_executable) {
+  const tt_plugin *plugin = client->plugin;
+  TT_TRY(tt_plugin_check_functions(plugin->api, &load_function, 1));
+  PJRT_Executable_DeserializeAndLoad_Args args =
+      TT_PJRT_ARGS(PJRT_Executable_DeserializeAndLoad, .client = client->pjrt, .serialized_executable = bytes,
+                   .serialized_executable_size = byte_size);
+  TT_TRY(TT_PJRT(plugin, PJRT_Executable_DeserializeAndLoad, &args));
+  return create(client, text, size, args.loaded_executable, out_executable);
+}
+
+// ---- lifetime --------------------------------------------------------------------------------------------------------
 
 tt_executable *tt_executable_retain(tt_executable *executable) {
   atomic_fetch_add_explicit(&executable->references, 1, memory_order_relaxed);

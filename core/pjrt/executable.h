@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/string.h"
 #include "pjrt/buffer.h"
 #include "pjrt/client.h"
 #include "pjrt/event.h"
@@ -38,6 +39,19 @@ typedef struct tt_compile_options {
 // Errors: TT_PLUGIN with the compiler's message (the caller adds op and shapes), TT_OUT_OF_MEMORY.
 tt_status tt_executable_compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
                                 tt_executable **out_executable);
+
+// The options that tt_executable_compile would send if the plugin refused none, appended to `out`: with the plugin they decide
+// what is sent, so they may stand in a key before anything was compiled.
+tt_status tt_executable_options(const tt_client *client, const char *text, int64_t size,
+                                const tt_compile_options *options, tt_string *out);
+
+// The compiled program as bytes, appended to `out`, for the same plugin on the same kind of machine.
+// Errors: TT_UNAVAILABLE or TT_NOT_IMPLEMENTED where the plugin cannot, TT_PLUGIN, TT_OUT_OF_MEMORY.
+tt_status tt_executable_serialize(const tt_executable *executable, tt_string *out);
+// Loads such bytes, which may be damaged but not forged: plugins check little. `text` is the program's.
+// Errors: as above; TT_PLUGIN for bytes that the plugin refuses.
+tt_status tt_executable_load(tt_client *client, const char *text, int64_t size, const void *bytes, size_t byte_size,
+                             tt_executable **out_executable);
 
 tt_executable *tt_executable_retain(tt_executable *executable);
 void tt_executable_release(tt_executable *executable); // NULL is fine

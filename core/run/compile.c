@@ -23,15 +23,19 @@ static bool stopping;
 
 static tt_status compile(const tt_program *program, tt_executable **out_executable) {
   tt_string text = TT_STRING_INIT;
-  bool hit = false;
+  tt_cache_source source = TT_FROM_COMPILER;
   tt_status status = tt_program_text(program, &text);
   if (!status)
     status = tt_cache_get(tt_runtime_client(), tt_string_text(&text), (int64_t)text.size, &program->options,
-                          out_executable, &hit);
+                          out_executable, &source);
   tt_string_free(&text);
   if (status) return status;
-  tt_counter_add(hit ? TT_COUNTER_cache_hits : TT_COUNTER_compiles, 1);
-  if (!hit && tt_cache_mappings_run_out(tt_runtime_client())) tt_plans_forget();
+  static const tt_counter counters[] = {[TT_FROM_MEMORY] = TT_COUNTER_cache_hits,
+                                        [TT_FROM_DISK] = TT_COUNTER_disk_hits,
+                                        [TT_FROM_REMOTE] = TT_COUNTER_remote_hits,
+                                        [TT_FROM_COMPILER] = TT_COUNTER_compiles};
+  tt_counter_add(counters[source], 1);
+  if (source != TT_FROM_MEMORY && tt_cache_mappings_run_out(tt_runtime_client())) tt_plans_forget();
   return TT_SUCCESS;
 }
 

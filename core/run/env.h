@@ -23,6 +23,15 @@
     "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")                        \
   X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \
     "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")        \
+  X(CACHE_DIR, "TORCH_TPU_CACHE_DIR", "text", "",                                                                       \
+    "folder of compiled programs, \"off\" for none; unset: $XDG_CACHE_HOME/torch_tpu, else ~/.cache/torch_tpu")          \
+  X(CACHE_LIMIT, "TORCH_TPU_CACHE_LIMIT", "0..9007199254740992", "4294967296",                                          \
+    "bytes of compiled programs in that folder, beyond which the least recently used are removed")                      \
+  X(CACHE_MODE, "TORCH_TPU_CACHE_MODE", "normal|cache-only|dump-on-miss", "normal",                                     \
+    "cache-only: a program that is not in the cache is an error; dump-on-miss: its text goes to misses/ in the folder")  \
+  X(REMOTE_CACHE, "TORCH_TPU_REMOTE_CACHE", "text", "",                                                                 \
+    "an fsspec URL (gs://, s3://, http://, file://) of compiled programs that machines share")                          \
+  X(REMOTE_TIMEOUT, "TORCH_TPU_REMOTE_TIMEOUT", "1..3600", "10", "seconds after which the remote cache is given up")    \
   X(TARGET_GENERATION, "TORCH_TPU_TARGET_GENERATION", "0..99", "0",                                                     \
     "write programs as for a TPU of this generation though the device is virtual: for tests of what only a TPU gets")
 

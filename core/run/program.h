@@ -47,7 +47,7 @@ void tt_program_compile_soon(tt_program *program);
 static inline bool tt_program_is_compiled(const tt_program *program) {
   return atomic_load_explicit(&program->executable, memory_order_acquire) != NULL;
 }
-// Compiles on the first call, counting a compile or a cache hit. *out_executable is borrowed from the program.
+// Compiles on the first call, counting a compile or a hit of one of the cache's tiers. *out_executable is borrowed from the program.
 tt_status tt_program_executable(tt_program *program, tt_executable **out_executable);
 
 // Stops the threads; waits for what they compile. Programs queued are left. For the process's end.

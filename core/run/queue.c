@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "cache/config.h"
 #include "graph/storage.h"
 #include "run/graph.h"
 #include "run/internal.h"
@@ -313,6 +314,7 @@ bool tt_device_is_idle(int index) {
 
 void tt_runtime_settle(void) {
   enum { LIMIT_MS = 5000 };
+  tt_cache_flush();
   if (!tt_runtime_started() || tt_runtime_in_bad_fork()) return;
   tt_compile_stop();
   int count = tt_client_device_count(tt_runtime_client());

@@ -129,6 +129,7 @@ static void tune_malloc(void) {
 
 static tt_status start_locked(void) {
   TT_TRY(tt_env_check());
+  TT_TRY(tt_runtime_configure_cache());
   TT_TRY(guard_forks());
   tt_plugin *plugin = NULL;
   TT_TRY(open_plugin(&plugin));

@@ -33,6 +33,12 @@ int tt_runtime_device_count(void);
 tt_status tt_runtime_info_json(char **out_text);
 void tt_text_free(char *text);
 
+// Configures the compile cache (cache/config.h) from the environment, once. The start does so too; it is for looking into the
+// cache without a plugin. Errors: those of the start for faulty variables.
+tt_status tt_runtime_configure_cache(void);
+// Starts the runtime and finds out whether its plugin can keep programs on disk, for tt_cache_get_info.
+tt_status tt_runtime_probe_cache(void);
+
 // --- devices ------------------------------------------------------------------------------------------------------------
 int tt_current_device(void);                // of this thread; 0 at first
 tt_status tt_set_current_device(int index); // TT_INVALID_ARGUMENT "invalid device ordinal" as CUDA words it
@@ -72,7 +78,7 @@ tt_storage *tt_storage_at(const void *address, int64_t *out_byte_offset); // als
 tt_status tt_synchronize(int index);
 bool tt_device_is_idle(int index); // query: does not block
 
-// Waits for running programs, at most 5 seconds (a collective may wait for ever). Call it before the process exits: XLA's CPU
+// Writes what the compile cache has only counted so far, and waits for running programs, at most 5 seconds (a collective may wait for ever). Call it before the process exits: XLA's CPU
 // plugins crash when a program still runs while static objects are destroyed. The bridge does so from Python's atexit; C's
 // comes too late, since plugins make static objects, whose destructors then run first, as late as in the first execution.
 void tt_runtime_settle(void);
@@ -112,6 +118,8 @@ void tt_set_fallback(tt_fallback fallback);
 #define TT_COUNTERS(X)                                                                                                  \
   X(compiles, "programs given to the compiler")                                                                         \
   X(cache_hits, "programs found compiled: same text, other signature")                                                  \
+  X(disk_hits, "programs loaded from the cache folder instead of compiled")                                             \
+  X(remote_hits, "programs loaded from the remote cache instead of compiled")                                           \
   X(plan_hits, "calls whose signature was seen before")                                                                 \
   X(graph_hits, "graphs of deferred calls that were seen before")                                                       \
   X(executions, "programs run")                                                                                         \
