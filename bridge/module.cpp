@@ -8,6 +8,7 @@
 #include <torch/csrc/Generator.h>
 
 #include "aot/aot.h"
+#include "cache.h"
 #include "generator.h"
 #include "register.h"
 #include "support.h"
@@ -211,6 +212,7 @@ void define(py::module_ &m) {
   m.def("_aot_collect",
         [](const std::optional<std::string> &folder) { TT_CHECK(tt_aot_collect(folder ? folder->c_str() : nullptr)); });
   m.def("_aot_compile", &aot_compile);
+  define_cache(m);
   m.def("_set_decomposition_hook",
         [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
   m.def("_default_generator", [](int index) {

@@ -1,0 +1,10 @@
+// cache.h - the compile cache's part of torch_tpu._C.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torch_tpu {
+
+void define_cache(pybind11::module_ &m);
+
+} // namespace torch_tpu
