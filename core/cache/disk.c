@@ -262,15 +262,28 @@ void tt_disk_unlock(const tt_disk *disk, const char *name, int lock) {
   unlock(lock);
 }
 
+// opendir() with the descriptor; NULL with errno set where there is none.
+static DIR *open_folder(const char *path, int *out_fd) {
+  DIR *folder = opendir(path);
+  *out_fd = folder ? dirfd(folder) : -1;
+  if (folder && *out_fd < 0) {
+    closedir(folder);
+    errno = EBADF;
+    return NULL;
+  }
+  return folder;
+}
+
 static void sweep_folder(const tt_disk *disk, const char *sub) {
   tt_string path = TT_STRING_INIT;
   tt_status status = path_of(disk, sub, NULL, &path);
-  DIR *folder = status ? NULL : opendir(path.data);
+  int at = -1;
+  DIR *folder = status ? NULL : open_folder(path.data, &at);
   for (const struct dirent *file; folder && (file = readdir(folder));) {
     if (file->d_name[0] == '.') continue;
-    int fd = openat(dirfd(folder), file->d_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = openat(at, file->d_name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd(folder), file->d_name, 0);
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(at, file->d_name, 0);
     unlock(fd);
   }
   if (folder) closedir(folder);
@@ -289,13 +302,14 @@ tt_status tt_disk_each(const tt_disk *disk,
                        void (*visit)(void *user, int folder, const char *name, const struct stat *file), void *user) {
   tt_string path = TT_STRING_INIT;
   tt_status status = path_of(disk, "programs", NULL, &path);
-  DIR *folder = status ? NULL : opendir(path.data);
+  int at = -1;
+  DIR *folder = status ? NULL : open_folder(path.data, &at);
   if (!status && !folder && errno != ENOENT) status = io_error("could not read", path.data);
   for (const struct dirent *entry; folder && (entry = readdir(folder));) {
     struct stat file;
-    if (tt_disk_is_name(entry->d_name) && fstatat(dirfd(folder), entry->d_name, &file, AT_SYMLINK_NOFOLLOW) == 0 &&
+    if (tt_disk_is_name(entry->d_name) && fstatat(at, entry->d_name, &file, AT_SYMLINK_NOFOLLOW) == 0 &&
         S_ISREG(file.st_mode))
-      visit(user, dirfd(folder), entry->d_name, &file);
+      visit(user, at, entry->d_name, &file);
   }
   if (folder) closedir(folder);
   tt_string_free(&path);
@@ -431,9 +445,10 @@ static void clear_entry(void *user, int folder, const char *name, const struct s
 static void clear_misses(const tt_disk *disk) {
   tt_string path = TT_STRING_INIT;
   tt_status status = path_of(disk, "misses", NULL, &path);
-  DIR *folder = status ? NULL : opendir(path.data);
+  int at = -1;
+  DIR *folder = status ? NULL : open_folder(path.data, &at);
   for (const struct dirent *file; folder && (file = readdir(folder));)
-    if (strstr(file->d_name, ".mlir")) unlinkat(dirfd(folder), file->d_name, 0);
+    if (strstr(file->d_name, ".mlir")) unlinkat(at, file->d_name, 0);
   if (folder) closedir(folder);
   tt_status_free(status);
   tt_string_free(&path);

@@ -4,14 +4,12 @@
 #include "cache/origin.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/string.h"
@@ -43,19 +41,18 @@ static void describe_file(const char *path, const struct stat *file, tt_string *
 }
 
 static bool hash_file(const char *path, char out_hash[TT_SHA256_TEXT_SIZE]) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  FILE *file = fopen(path, "re");
+  if (!file) return false;
   static char block[1 << 16]; // under `lock`
   tt_sha256 hash;
   uint8_t digest[TT_SHA256_SIZE];
   tt_sha256_start(&hash);
-  ssize_t size;
-  while ((size = read(fd, block, sizeof block)) > 0 || (size < 0 && errno == EINTR))
-    if (size > 0) tt_sha256_add(&hash, block, (size_t)size);
-  close(fd);
+  while (!feof(file) && !ferror(file)) tt_sha256_add(&hash, block, fread(block, 1, sizeof block, file));
+  bool whole = !ferror(file);
+  fclose(file);
   tt_sha256_finish(&hash, digest);
   tt_sha256_text(digest, out_hash);
-  return size == 0;
+  return whole;
 }
 
 static const char probe_text[] = "module @probe {\n"

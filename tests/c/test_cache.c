@@ -318,7 +318,7 @@ TEST(cache_describe_names_ops_and_tensors) {
 // ---- the folder ------------------------------------------------------------------------------------------------------
 
 static const char *name_of(int number) {
-  static char names[8][TT_SHA256_TEXT_SIZE];
+  static _Thread_local char names[8][TT_SHA256_TEXT_SIZE];
   char *name = names[number % 8];
   snprintf(name, TT_SHA256_TEXT_SIZE, "%064x", number);
   return name;
