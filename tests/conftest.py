@@ -1,5 +1,11 @@
 """Shared set-up: a fixed seed for every test, and random programs that are the same on every run."""
 
+import os
+
+# Before torch: a user's cache is no business of the tests, and what it holds must not change their counts.
+os.environ["TORCH_TPU_CACHE_DIR"] = "off"
+os.environ["TORCH_TPU_CACHE_MODE"] = os.environ["TORCH_TPU_REMOTE_CACHE"] = ""
+
 import hypothesis
 import pytest
 import torch

@@ -338,7 +338,8 @@ def test_counters():
     torch.tpu.synchronize()
     torch.tpu.reset_counters()
     assert set(torch.tpu.counters()) == {
-        "compiles", "cache_hits", "plan_hits", "executions", "fallbacks", "host_waits", "bytes_to_device", "bytes_from_device"
+        "compiles", "cache_hits", "disk_hits", "remote_hits", "plan_hits", "graph_hits", "executions", "fallbacks",
+        "host_waits", "bytes_to_device", "bytes_from_device",
     }  # fmt: skip
     (x * 3).add_(1)
     counters = torch.tpu.counters()

@@ -46,6 +46,10 @@ def _register() -> None:
     _C._set_decomposition_hook(_decompositions.find)
     _dlpack.install()
     _storage.install()
+    if os.environ.get("TORCH_TPU_REMOTE_CACHE"):
+        from torch_tpu import _remote_cache
+
+        _remote_cache.install(os.environ["TORCH_TPU_REMOTE_CACHE"], float(os.environ.get("TORCH_TPU_REMOTE_TIMEOUT") or 10))
     # XLA's CPU plugins crash when a program still runs while the process exits.
     atexit.register(_C._settle)
 

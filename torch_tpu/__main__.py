@@ -1,4 +1,4 @@
-"""Command line: ``python -m torch_tpu info``, ``ops`` and ``tpu-compile``."""
+"""Command line: ``python -m torch_tpu info``, ``ops``, ``cache`` and ``tpu-compile``."""
 
 import argparse
 import collections
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import torch_tpu
-from torch_tpu import _C, _operators
+from torch_tpu import _C, _cache_command, _operators
 from torch_tpu.aot import command
 
 
@@ -77,6 +77,7 @@ def main() -> int:
     ops.add_argument("--markdown", action="store_true", help="print the page docs/operators.md")
     for subcommand in (info, ops):
         subcommand.add_argument("--json", action="store_true", help="print JSON")
+    _cache_command.add_to(commands)
     command.add_to(commands)
     options = parser.parse_args()
     return options.run(options)

@@ -8,9 +8,11 @@ from torch_tpu import _C
 def counters() -> dict[str, Any]:
     """Returns the counts since the process began or ``reset_counters``.
 
-    Keys: ``compiles`` (programs given to the compiler), ``cache_hits`` (programs found compiled), ``plan_hits`` (calls whose
-    signature was seen before), ``executions`` (programs run), ``fallbacks`` (a dict: calls that ran on the CPU, by op),
-    ``host_waits`` (times the host waited for the device), ``bytes_to_device`` and ``bytes_from_device``.
+    Keys: ``compiles`` (programs given to the compiler), ``cache_hits`` (programs found compiled in this process), ``disk_hits``
+    and ``remote_hits`` (programs loaded from the cache folder or the remote cache, docs/cache.md), ``plan_hits`` (calls whose
+    signature was seen before), ``graph_hits`` (graphs of deferred calls that were seen before), ``executions`` (programs run),
+    ``fallbacks`` (a dict: calls that ran on the CPU, by op), ``host_waits`` (times the host waited for the device),
+    ``bytes_to_device`` and ``bytes_from_device``.
     """
     return _C._counters()
 
