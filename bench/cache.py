@@ -3,8 +3,8 @@
     python bench/cache.py [--rounds 5] [MODEL ...]
 
 Each measurement is a process of its own; the three kinds alternate within a round, and a round's folder is new. Printed:
-medians of the time from the first tensor to the end of the first step (start, model and step; Python's imports are not in it), of the
-step alone, what was compiled and loaded, and the ratio of the first steps.
+medians of the time from the first tensor to the end of the first step (start, model and step; Python's imports are not in
+it), of the step alone, what was compiled and loaded, and the ratio of the first steps.
 """
 
 import argparse

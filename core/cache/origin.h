@@ -15,7 +15,7 @@
 
 // *out_refusal is NULL, or why code of this client cannot be kept (lives for ever): its plugin cannot turn executables into
 // bytes and back, or something above cannot be read. Found out once per process; the hash of the plugin file and whether it
-// serialises are kept in the disk's plugins/, since reading 200 MB takes a second. Errors: TT_OUT_OF_MEMORY.
+// serialises are kept in the disk's plugins/, since reading 200 MB at each start would be felt. Errors: TT_OUT_OF_MEMORY.
 tt_status tt_origin_get(const tt_disk *disk, tt_client *client, uint8_t out_digest[TT_SHA256_SIZE],
                         const char **out_refusal);
 

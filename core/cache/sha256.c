@@ -60,7 +60,7 @@ static void mix_plain(uint32_t state[8], const uint8_t *block) {
 
 // ---- the instructions of x86 for it ------------------------------------------------------------------------------------
 //
-// Five times as fast, which matters for a plugin of 200 MB. They keep the state as ABEF and CDGH, two rounds each step.
+// Several times as fast, which matters for a plugin of 200 MB. They keep the state as ABEF and CDGH, two rounds each step.
 
 #if defined(__x86_64__)
 __attribute__((target("sha,sse4.1,ssse3"))) static void mix_fast(uint32_t state[8], const uint8_t *block) {
