@@ -134,6 +134,10 @@ def test_faulty_variables_are_refused():
     for name in ("TORCH_TPU_CACHE_LIMIT", "TORCH_TPU_CACHE_MODE"):
         result = python("-c", PROGRAM, **{name: "much"})
         assert result.returncode == 1 and f'ValueError: environment variable {name} is "much"' in result.stderr
+    variables = {"TORCH_TPU_REMOTE_CACHE": "memory://x", "TORCH_TPU_REMOTE_TIMEOUT": "long"}
+    assert python("-c", "import torch", **variables).returncode == 0
+    result = python("-c", PROGRAM, **variables)
+    assert 'ValueError: environment variable TORCH_TPU_REMOTE_TIMEOUT is "long"' in result.stderr
 
 
 # --- modes -----------------------------------------------------------------------------------------------------------------

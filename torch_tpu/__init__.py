@@ -49,7 +49,7 @@ def _register() -> None:
     if os.environ.get("TORCH_TPU_REMOTE_CACHE"):
         from torch_tpu import _remote_cache
 
-        _remote_cache.install(os.environ["TORCH_TPU_REMOTE_CACHE"], float(os.environ.get("TORCH_TPU_REMOTE_TIMEOUT") or 10))
+        _remote_cache.install(os.environ["TORCH_TPU_REMOTE_CACHE"], os.environ.get("TORCH_TPU_REMOTE_TIMEOUT", ""))
     # XLA's CPU plugins crash when a program still runs while the process exits.
     atexit.register(_C._settle)
 

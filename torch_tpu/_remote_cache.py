@@ -19,6 +19,7 @@ from torch_tpu import _C
 
 # Entries that wait for the writer; a store that is too slow for more gets the rest from the next process.
 _QUEUE_SIZE = 256
+_DEFAULT_TIMEOUT = 10.0  # seconds, as in core/run/env.h
 
 
 class _LateError(Exception):
@@ -159,10 +160,13 @@ def installed() -> RemoteCache | None:
     return _installed
 
 
-def install(url: str, timeout: float) -> None:
-    """Makes the store at ``url`` the cache's third tier until the process ends."""
+def install(url: str, timeout: str) -> None:
+    """Makes the store at ``url`` the cache's third tier until the process ends.
+
+    Of a faulty ``timeout`` the core tells when the first device is used; ``import torch`` must not fail for it.
+    """
     global _installed
-    _installed = RemoteCache(url, timeout)
+    _installed = RemoteCache(url, float(timeout) if timeout.isdecimal() else _DEFAULT_TIMEOUT)
     _C._cache_set_remote(_installed.fetch, _installed.store)
     # Before Python forbids new threads at its end, which file systems need for their last writes; atexit comes after that.
     threading._register_atexit(_installed.close)  # type: ignore[attr-defined]
