@@ -203,10 +203,13 @@ void define(py::module_ &m) {
   m.def("_set_fallback", &set_fallback);
 
   m.def("_counters", &counters);
-  m.def("_reset_counters", [] {
-    tt_start_closed_graphs();
-    tt_counters_reset();
-  }, unlocked());
+  m.def(
+      "_reset_counters",
+      [] {
+        tt_start_closed_graphs();
+        tt_counters_reset();
+      },
+      unlocked());
   m.def("_ops", &ops);
   m.def("_op_rows", &op_rows);
   m.def("_aot_collect",

@@ -16,8 +16,16 @@
 #include "cache/internal.h"
 #include "cache/origin.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `programs`
-static tt_map programs = TT_MAP_INIT;                    // options and text -> tt_executable, one reference each
+// A program that a thread is looking for below memory; on that thread's stack.
+typedef struct flight {
+  const tt_string *key;
+  struct flight *next;
+} flight;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `programs` and `flights`
+static pthread_cond_t landed = PTHREAD_COND_INITIALIZER;
+static tt_map programs = TT_MAP_INIT; // options and text -> tt_executable, one reference each
+static flight *flights;
 
 static tt_status program_key(const char *text, int64_t size, const tt_compile_options *options, tt_string *out_key) {
   const char flags[] = {(char)options->effort, (char)options->short_loops, (char)options->exact};
@@ -26,26 +34,39 @@ static tt_status program_key(const char *text, int64_t size, const tt_compile_op
   return tt_string_status(out_key);
 }
 
-static tt_executable *find(uint64_t hash, const tt_string *key) {
+static bool is_in_flight(const tt_string *key) {
+  for (const flight *f = flights; f; f = f->next)
+    if (f->key->size == key->size && memcmp(f->key->data, key->data, key->size) == 0) return true;
+  return false;
+}
+
+// The program in memory; where another thread is at it, waits for that. NULL: `own` is in flight now, and land must follow.
+static tt_executable *find_or_take_off(uint64_t hash, flight *own) {
+  const tt_string *key = own->key;
   pthread_mutex_lock(&lock);
-  tt_executable *found = tt_map_get(&programs, hash, key->data, key->size);
-  if (found) tt_executable_retain(found);
+  tt_executable *found;
+  while (!(found = tt_map_get(&programs, hash, key->data, key->size)) && is_in_flight(key))
+    pthread_cond_wait(&landed, &lock);
+  if (found) {
+    tt_executable_retain(found);
+  } else {
+    own->next = flights;
+    flights = own;
+  }
   pthread_mutex_unlock(&lock);
   return found;
 }
 
-// Enters what was compiled; of two threads that compiled the same text the first wins.
-static tt_status enter(uint64_t hash, const tt_string *key, tt_executable **io_executable) {
-  tt_status status = TT_SUCCESS;
+// Enters what was found, unless it is NULL.
+static tt_status land(uint64_t hash, flight *own, tt_executable *executable) {
   pthread_mutex_lock(&lock);
-  tt_executable *other = tt_map_get(&programs, hash, key->data, key->size);
-  if (other) {
-    tt_executable_release(*io_executable);
-    *io_executable = tt_executable_retain(other);
-  } else {
-    status = tt_map_set(&programs, hash, key->data, key->size, *io_executable, NULL);
-    if (!status) tt_executable_retain(*io_executable);
-  }
+  flight **at = &flights;
+  while (*at != own) at = &(*at)->next;
+  *at = own->next;
+  tt_status status =
+      executable ? tt_map_set(&programs, hash, own->key->data, own->key->size, executable, NULL) : TT_SUCCESS;
+  if (executable && !status) tt_executable_retain(executable);
+  pthread_cond_broadcast(&landed);
   pthread_mutex_unlock(&lock);
   return status;
 }
@@ -249,12 +270,13 @@ tt_status tt_cache_get(tt_client *client, const char *text, int64_t size, const 
   tt_string key = TT_STRING_INIT;
   tt_status status = program_key(text, size, options, &key);
   uint64_t hash = status ? 0 : tt_hash(key.data, key.size);
-  tt_executable *executable = status ? NULL : find(hash, &key);
+  flight own = {&key, NULL};
+  tt_executable *executable = status ? NULL : find_or_take_off(hash, &own);
   *out_source = TT_FROM_MEMORY;
   if (!status && !executable) {
     lookup l = {.client = client, .text = text, .size = size, .options = options};
     status = find_below(&l, &executable, out_source);
-    if (!status) status = enter(hash, &key, &executable);
+    status = tt_status_join(status, land(hash, &own, status ? NULL : executable));
     if (status) {
       tt_executable_release(executable);
       executable = NULL;

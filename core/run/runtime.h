@@ -134,7 +134,8 @@ typedef enum tt_counter {
 } tt_counter;
 void tt_counter_add(tt_counter counter, int64_t value);
 int64_t tt_counter_get(tt_counter counter);
-void tt_start_closed_graphs(void); // also in run/graph.h: what is in line for its programs counts before numbers are read
+void tt_start_closed_graphs(
+    void); // also in run/graph.h: what is in line for its programs counts before numbers are read
 const char *tt_counter_name(tt_counter counter);
 // Fallbacks to the CPU by op. visit is called for each.
 void tt_count_fallback(const char *op);

@@ -558,7 +558,9 @@ static void *check_other_thread(void *user) {
 }
 
 TEST(modes_belong_to_the_process_and_streams_to_threads) {
+  int64_t live = tt_memory_live_count();
   CHECK_INT(tt_get_eager_mode(), TT_DEFER_NEVER);
+  keep_since(live); // the environment's texts
   CHECK_INT(tt_get_precision(), -1);
   CHECK_OK(tt_set_eager_mode(TT_DEFER_NEVER_AND_LAUNCH_BLOCKING));
   CHECK_FAILS(tt_set_eager_mode((tt_eager_mode)3), TT_VALUE, "there is no eager mode 3");
