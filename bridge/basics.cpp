@@ -15,6 +15,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "cache.h"
 #include "copy.h"
 #include "register.h"
 #include "tensor.h"
@@ -141,6 +142,7 @@ at::Scalar local_scalar_dense(const Tensor &self) {
   alignas(16) char element[16];
   const tt_tensor tensor = describe(self);
   TT_CHECK(tt_item(&tensor, element));
+  warn_late();
   return load_scalar(self.scalar_type(), element);
 }
 

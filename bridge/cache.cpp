@@ -1,4 +1,6 @@
 // cache.cpp - the compile cache as Python sees it: its warnings, its remote store, and looking into its folder.
+#include <atomic>
+#include <mutex>
 #include <optional>
 
 #include <c10/util/Exception.h>
@@ -15,7 +17,20 @@ namespace py = pybind11;
 namespace torch_tpu {
 namespace {
 
-void warn(const char *message) { TORCH_WARN(message); }
+// A thread that compiles runs no Python: what it has to say waits for the next call that does.
+std::mutex late_lock;
+std::vector<std::string> late;
+std::atomic<bool> has_late = false;
+
+void warn(const char *message) {
+  if (PyGILState_GetThisThreadState() != nullptr) {
+    TORCH_WARN(message);
+    return;
+  }
+  const std::lock_guard hold(late_lock);
+  late.emplace_back(message);
+  has_late = true;
+}
 
 // --- the remote store ------------------------------------------------------------------------------------------------
 // Python objects, under the GIL. The core calls from any thread, with or without it.
@@ -111,6 +126,18 @@ bool import_entry(const std::string &name, const py::bytes &bytes) {
 }
 
 } // namespace
+
+void warn_late() {
+  if (!has_late.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  std::vector<std::string> messages;
+  {
+    const std::lock_guard hold(late_lock);
+    messages.swap(late);
+    has_late = false;
+  }
+  for (const auto &message : messages) TORCH_WARN(message);
+}
 
 void define_cache(py::module_ &m) {
   tt_cache_set_warner(warn);

@@ -5,6 +5,9 @@
 
 namespace torch_tpu {
 
+// Tells what threads without Python had to say, by torch's warnings. Costs a load when there is nothing.
+void warn_late();
+
 void define_cache(pybind11::module_ &m);
 
 } // namespace torch_tpu

@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "cache.h"
 #include "counted.h"
 #include "generator.h"
 #include "status.h"
@@ -166,6 +167,7 @@ bool FlatCall::run(Results &results) const {
   bool miss = false;
   if (tt_status status = tt_call_run(&core, &results, &miss)) [[unlikely]]
     refuse(status);
+  warn_late();
   return miss;
 }
 

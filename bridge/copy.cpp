@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
 
+#include "cache.h"
 #include "host_allocator.h"
 #include "tensor.h"
 
@@ -62,6 +63,7 @@ void copy_to_host(at::Tensor &target, const at::Tensor &source, bool non_blockin
   at::Tensor host = direct ? target : at::empty(source.sizes(), source.options().device(c10::kCPU));
   const tt_tensor from = describe(source);
   TT_CHECK(tt_copy_to_host(&from, host.mutable_data_ptr(), nullptr, nullptr));
+  warn_late();
   if (!direct) target.copy_(host);
 }
 

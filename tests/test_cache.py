@@ -289,7 +289,7 @@ def test_slow_store_is_given_up(server, warm, tmp_path):
     found, stderr = counts(tmp_path, TORCH_TPU_REMOTE_CACHE=server.url, TORCH_TPU_REMOTE_TIMEOUT="1")
     assert found == [warm[1], 0, 0]
     assert stderr.count("reading failed: no answer within 1 s") == stderr.count("torch_tpu:") == 1
-    assert len(server.requests) == 1
+    assert 1 <= len(server.requests) <= 4  # each thread that compiles may have asked by then
 
 
 def test_store_that_is_down_is_given_up(warm, tmp_path):

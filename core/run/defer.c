@@ -53,10 +53,27 @@ static void line_up(deferral *d, tt_graph *g) {
   atomic_store_explicit(&d->has_closed, true, memory_order_relaxed);
 }
 
+// Compiles what the first graph needs, without the lock: the compile cache may have to wait for Python.
+static void await_first(deferral *d, tt_program *program) {
+  d->first->was_awaited = true;
+  tt_program_retain(program);
+  pthread_mutex_unlock(&d->lock);
+  tt_executable *executable;
+  tt_status_free(tt_program_executable(program, &executable)); // its failure comes again when the graph starts
+  tt_program_release(program);
+  pthread_mutex_lock(&d->lock);
+}
+
 // Starts graphs from the front: all, or as long as they need not wait for a compiler. The first failure.
 static tt_status start_closed(deferral *d, bool all) {
   tt_status status = TT_SUCCESS;
-  while (d->first && (all || tt_graph_is_compiled(d->first))) {
+  while (d->first) {
+    tt_program *awaited = d->first->was_awaited ? NULL : tt_graph_awaits(d->first);
+    if (awaited) {
+      if (!all) break;
+      await_first(d, awaited);
+      continue; // another thread may have started it meanwhile
+    }
     tt_graph *g = d->first;
     status = tt_status_join(status, tt_graph_start(g));
     d->first = g->next;

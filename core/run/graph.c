@@ -43,6 +43,7 @@ void tt_graph_clear(tt_graph *g) {
   release_outsides(g, 0);
   tt_graph_program_release(g->program);
   g->program = NULL;
+  g->was_awaited = false;
   g->node_count = g->ref_count = g->value_count = g->number_count = 0;
   g->op_count = 0;
   g->number = next_number();

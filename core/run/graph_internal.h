@@ -46,6 +46,7 @@ struct tt_graph {
   int node_capacity, ref_capacity, value_capacity, outside_capacity, number_capacity;
   int64_t op_count;          // of all fragments
   tt_graph_program *program; // once closed, for many calls: what to run; NULL: its calls one by one
+  bool was_awaited;          // somebody waited for its program: if that is not there now, it failed
   tt_graph *next;            // in the line of closed graphs
 };
 
@@ -77,7 +78,7 @@ void tt_graph_program_release(tt_graph_program *program); // NULL is fine
 // fault is named and those before it keep their results. Every value has a buffer or is lost then. Compiles what is not
 // compiled yet.
 tt_status tt_graph_start(tt_graph *g);
-// Is everything compiled that tt_graph_start needs?
-bool tt_graph_is_compiled(const tt_graph *g);
+// What tt_graph_start needs and is not compiled yet; NULL: nothing.
+tt_program *tt_graph_awaits(const tt_graph *g);
 
 #endif // TT_RUN_GRAPH_INTERNAL_H_

@@ -236,9 +236,14 @@ tt_status tt_graph_start(tt_graph *g) {
   return start_one_by_one(g);
 }
 
-bool tt_graph_is_compiled(const tt_graph *g) {
-  if (g->program) return !g->program->program || tt_program_is_compiled(g->program->program);
-  for (int i = 0; i < g->node_count; ++i)
-    if (!tt_program_is_compiled(g->nodes[i].plan->program)) return false;
-  return true;
+tt_program *tt_graph_awaits(const tt_graph *g) {
+  if (g->program) {
+    tt_program *program = g->program->program;
+    return program && !tt_program_is_compiled(program) ? program : NULL;
+  }
+  for (int i = 0; i < g->node_count; ++i) {
+    tt_program *program = g->nodes[i].plan->program;
+    if (!tt_program_is_compiled(program)) return program;
+  }
+  return NULL;
 }
