@@ -139,19 +139,6 @@ static bool adaptive_taps(tt_lowering *l, int64_t in, int64_t out, tt_taps *taps
   return true;
 }
 
-// Windows of equal size are those of an ordinary pool.
-static bool adaptive_pool(const int64_t *in, const int64_t *out, int lead, int spatial, tt_pool *p) {
-  *p = (tt_pool){.spatial = spatial, .lead = lead};
-  for (int i = 0; i < spatial; ++i) {
-    if (out[i] == 0 || in[i] % out[i] != 0) return false;
-    p->in[i] = in[i];
-    p->out[i] = out[i];
-    p->kernel[i] = p->stride[i] = in[i] / out[i];
-    p->dilation[i] = 1;
-  }
-  return true;
-}
-
 static bool check_adaptive(tt_lowering *l, const tt_tensor *t, const char *name, const char *what, int spatial,
                            const char *op_name) {
   tt_arena *arena = tt_builder_arena(l->b);
@@ -193,7 +180,7 @@ static void lower_adaptive_avg_pool(tt_lowering *l, int spatial) {
     int64_t dims[TT_POOL_MAX_RANK];
     for (int i = 0; i < t->rank; ++i) dims[i] = i < lead ? t->sizes[i] : out[i - lead];
     x = tt_hlo_splat(l->b, x->dtype, t->rank, dims, 0);
-  } else if (adaptive_pool(t->sizes + lead, out, lead, spatial, &p)) {
+  } else if (tt_pool_adaptive(t, spatial, out, &p)) {
     x = divide_by_counts(l, pool_sum(l, x, &p), &p, true, 0);
   } else {
     for (int i = 0; i < spatial; ++i) {
@@ -220,7 +207,7 @@ static void lower_adaptive_avg_pool_backward(tt_lowering *l, int spatial) {
   int lead = t->rank - spatial;
   tt_value *x = tt_hlo_convert(l->b, tt_operand(l, 0), tt_compute_dtype(g->dtype));
   tt_pool p;
-  if (adaptive_pool(t->sizes + lead, g->sizes + lead, lead, spatial, &p)) {
+  if (tt_pool_adaptive(t, spatial, g->sizes + lead, &p)) {
     x = pool_spread(l, divide_by_counts(l, x, &p, true, 0), &p);
   } else {
     for (int i = 0; i < spatial; ++i) {

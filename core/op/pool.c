@@ -39,6 +39,19 @@ void tt_pool_output_sizes(tt_pool *p, bool ceil_mode) {
   }
 }
 
+bool tt_pool_adaptive(const tt_tensor *x, int spatial, const int64_t *out, tt_pool *p) {
+  bool even = true;
+  *p = (tt_pool){.spatial = spatial, .lead = x->rank - spatial};
+  for (int i = 0; i < spatial; ++i) {
+    p->in[i] = x->sizes[p->lead + i];
+    p->out[i] = out[i];
+    p->dilation[i] = 1;
+    even = even && out[i] > 0 && p->in[i] > 0 && p->in[i] % out[i] == 0;
+    p->kernel[i] = p->stride[i] = even ? p->in[i] / out[i] : 1;
+  }
+  return even;
+}
+
 bool tt_pool_is_tiling(const tt_pool *p) {
   for (int i = 0; i < p->spatial; ++i)
     if (p->padding[i] != 0 || p->stride[i] != p->kernel[i] || p->in[i] != p->out[i] * p->kernel[i] ||

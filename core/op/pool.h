@@ -20,6 +20,9 @@ int64_t tt_pool_product(int count, const int64_t *sizes);
 void tt_pool_read(tt_lowering *l, const tt_tensor *x, int spatial, int first, int dilation_arg, tt_pool *p);
 // Fills p->out as torch's pooling_output_shape does.
 void tt_pool_output_sizes(tt_pool *p, bool ceil_mode);
+// The windows of an adaptive pooling of x to sizes `out`: window o covers floor(o * in / out) up to ceil((o + 1) * in / out).
+// Fills all of p and returns true when they are of one size and side by side, as an ordinary pool's; else p has no windows.
+bool tt_pool_adaptive(const tt_tensor *x, int spatial, const int64_t *out, tt_pool *p);
 // Do the windows cover the picture side by side, without padding, gaps or overlap?
 bool tt_pool_is_tiling(const tt_pool *p);
 // x [lead..., out * kernel...] seen as [lead..., out, kernel, out, kernel, ...]; window_dims gets the kernels' places.
