@@ -50,43 +50,58 @@ static tt_value *scale(tt_builder *b, tt_value *x, double factor) {
                         tt_multiply_constant(b, tt_hlo_imag(b, x), factor));
 }
 
-// By what the plain sum over `count` elements is multiplied: torch's fft_norm_mode (none, by_root_n, by_n).
-static double norm_factor(tt_lowering *l, int arg, double count) {
-  int64_t mode = tt_int(l, arg);
-  return mode == 0 ? 1 : mode == 1 ? 1 / sqrt(count) : 1 / count;
+// What the three ops are given.
+typedef struct transform_args {
+  tt_value *x;
+  const int *dims; // in the order given
+  int count;
+  int last;        // the last of them, which is halved where one side is real; -1 for none
+  double elements; // the product of their sizes
+  int64_t norm;    // torch's fft_norm_mode: none, by_root_n, by_n
+} transform_args;
+
+// False, and the call has failed, when the dims do not fit the operand.
+static bool read_args(tt_lowering *l, transform_args *a) {
+  *a = (transform_args){.x = tt_operand(l, 0), .last = -1, .elements = 1, .norm = tt_int(l, 2)};
+  const int64_t *given = tt_ints(l, 1, &a->count);
+  int *dims = tt_arena_allocate(tt_builder_arena(l->b), (size_t)a->count + 1, sizeof *dims);
+  if (!dims)
+    tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory while lowering %s", l->op->name);
+  else if (a->count > a->x->rank)
+    tt_fail(l, TT_INVALID_ARGUMENT, "got %d dims to transform for a tensor of %d", a->count, a->x->rank);
+  for (int i = 0; i < a->count && !tt_failed(l); ++i) {
+    a->last = dims[i] = tt_wrap_dim(l, given[i], a->x->rank);
+    if (!tt_failed(l)) a->elements *= (double)a->x->dims[a->last];
+  }
+  a->dims = dims;
+  return !tt_failed(l);
 }
 
-// The dims argument in the order given; *out_elements is the product of their sizes.
-static const int *transform_dims(tt_lowering *l, const tt_value *x, int *out_count, double *out_elements) {
-  static const int none;
-  const int64_t *given = tt_ints(l, 1, out_count);
-  int *dims = *out_count > 0 ? tt_arena_allocate(tt_builder_arena(l->b), (size_t)*out_count, sizeof *dims) : NULL;
-  if (*out_count > x->rank || (*out_count > 0 && !dims)) {
-    tt_fail(l, TT_INVALID_ARGUMENT, "got %d dims to transform for a tensor of %d", *out_count, x->rank);
-    *out_count = 0;
-  }
-  *out_elements = 1;
-  for (int i = 0; i < *out_count; ++i) {
-    dims[i] = tt_wrap_dim(l, given[i], x->rank);
-    if (tt_failed(l)) break;
-    *out_elements *= (double)x->dims[dims[i]];
-  }
-  if (tt_failed(l)) *out_count = 0;
-  return dims ? dims : &none;
+// By what the plain sum over `count` elements is multiplied.
+static double norm_factor(const transform_args *a, double count) {
+  return a->norm == 0 ? 1 : a->norm == 1 ? 1 / sqrt(count) : 1 / count;
+}
+
+// How many of the dims remain when the last ones, of which one is halved, are transformed in one op.
+static int remaining(const transform_args *a) { return a->count > AT_ONCE ? a->count - AT_ONCE : 0; }
+
+// Zeros of the operand's sizes but for `size` along the last of the dims.
+static tt_value *zeros(tt_lowering *l, const transform_args *a, tt_dtype dtype, int64_t size) {
+  int64_t sizes[TT_AXES_MAX];
+  for (int i = 0; i < a->x->rank; ++i) sizes[i] = i == a->last ? size : a->x->dims[i];
+  return tt_hlo_splat(l->b, dtype, a->x->rank, sizes, 0);
 }
 
 // _fft_c2c(self, dim, normalization, forward)
 void tt_lower_fft_c2c(tt_lowering *l) {
-  tt_builder *b = l->b;
-  tt_value *x = tt_operand(l, 0);
-  int count;
-  double elements;
-  const int *dims = transform_dims(l, x, &count, &elements);
+  transform_args a;
+  if (!read_args(l, &a)) return;
   bool forward = tt_bool(l, 3);
-  double factor = norm_factor(l, 2, elements);
+  double factor = norm_factor(&a, a.elements);
+  tt_value *x = a.x;
   if (tt_value_count(x) > 0) {
-    x = transform(b, x, forward ? "FFT" : "IFFT", dims, count);
-    x = scale(b, x, forward ? factor : factor * elements); // IFFT divides by the number of elements
+    x = transform(l->b, x, forward ? "FFT" : "IFFT", a.dims, a.count);
+    x = scale(l->b, x, forward ? factor : factor * a.elements); // IFFT divides by the number of elements
   }
   tt_set_result(l, 0, x);
 }
@@ -94,58 +109,46 @@ void tt_lower_fft_c2c(tt_lowering *l) {
 // _fft_r2c(self, dim, normalization, onesided)
 void tt_lower_fft_r2c(tt_lowering *l) {
   tt_builder *b = l->b;
-  tt_value *x = tt_operand(l, 0);
-  int count;
-  double elements;
-  const int *dims = transform_dims(l, x, &count, &elements);
-  bool onesided = tt_bool(l, 3);
-  if (count == 0) {
+  transform_args a;
+  if (!read_args(l, &a)) return;
+  if (a.count == 0) {
     tt_fail(l, TT_INVALID_ARGUMENT, "_fft_r2c: no dim to transform");
     return;
   }
-  int64_t length = x->dims[dims[count - 1]];
+  bool onesided = tt_bool(l, 3);
+  tt_dtype dtype = tt_dtype_complex(a.x->dtype);
+  int64_t length = a.x->dims[a.last];
   tt_value *result;
-  if (tt_value_count(x) == 0) {
-    int64_t sizes[TT_AXES_MAX];
-    for (int i = 0; i < x->rank; ++i) sizes[i] = x->dims[i];
-    if (onesided) sizes[dims[count - 1]] = length / 2 + 1;
-    result = tt_hlo_splat(b, tt_dtype_complex(x->dtype), x->rank, sizes, 0);
+  if (tt_value_count(a.x) == 0) {
+    result = zeros(l, &a, dtype, onesided ? length / 2 + 1 : length);
   } else if (onesided) {
-    int begin = count > AT_ONCE ? count - AT_ONCE : 0;
-    result = transform_few(b, x, "RFFT", dims + begin, count - begin, length);
-    result = transform(b, result, "FFT", dims, begin);
+    int rest = remaining(&a);
+    result = transform_few(b, a.x, "RFFT", a.dims + rest, a.count - rest, length);
+    result = transform(b, result, "FFT", a.dims, rest);
   } else {
-    result = transform(b, tt_hlo_convert(b, x, tt_dtype_complex(x->dtype)), "FFT", dims, count);
+    result = transform(b, tt_hlo_convert(b, a.x, dtype), "FFT", a.dims, a.count);
   }
-  tt_set_result(l, 0, scale(b, result, norm_factor(l, 2, elements)));
+  tt_set_result(l, 0, scale(b, result, norm_factor(&a, a.elements)));
 }
 
 // _fft_c2r(self, dim, normalization, last_dim_size)
 void tt_lower_fft_c2r(tt_lowering *l) {
   tt_builder *b = l->b;
-  tt_value *x = tt_operand(l, 0);
-  int count;
-  double elements;
-  const int *dims = transform_dims(l, x, &count, &elements);
+  transform_args a;
+  if (!read_args(l, &a)) return;
   int64_t length = tt_int(l, 3);
-  if (count == 0 || length < 1 || x->dims[dims[count - 1]] < length / 2 + 1) {
-    if (!tt_failed(l))
-      tt_fail(l, TT_INVALID_ARGUMENT, "_fft_c2r: cannot make %lld elements of dim %d", (long long)length,
-              count > 0 ? dims[count - 1] : -1);
+  if (a.count == 0 || length < 1 || a.x->dims[a.last] < length / 2 + 1) {
+    tt_fail(l, TT_INVALID_ARGUMENT, "_fft_c2r: cannot make %lld elements of dim %d", (long long)length, a.last);
     return;
   }
-  int last = dims[count - 1];
-  elements = elements / (double)x->dims[last] * (double)length;
-  x = tt_hlo_slice_dim(b, x, last, 0, length / 2 + 1, 1);
-  tt_value *result;
+  double elements = a.elements / (double)a.x->dims[a.last] * (double)length;
+  tt_value *x = tt_hlo_slice_dim(b, a.x, a.last, 0, length / 2 + 1, 1), *result;
   if (tt_value_count(x) == 0) {
-    int64_t sizes[TT_AXES_MAX];
-    for (int i = 0; i < x->rank; ++i) sizes[i] = i == last ? length : x->dims[i];
-    result = tt_hlo_splat(b, tt_dtype_real(x->dtype), x->rank, sizes, 0);
+    result = zeros(l, &a, tt_dtype_real(x->dtype), length);
   } else {
-    int begin = count > AT_ONCE ? count - AT_ONCE : 0;
-    result = transform(b, x, "IFFT", dims, begin);
-    result = transform_few(b, result, "IRFFT", dims + begin, count - begin, length);
+    int rest = remaining(&a);
+    result = transform(b, x, "IFFT", a.dims, rest);
+    result = transform_few(b, result, "IRFFT", a.dims + rest, a.count - rest, length);
   }
-  tt_set_result(l, 0, scale(b, result, norm_factor(l, 2, elements) * elements));
+  tt_set_result(l, 0, scale(b, result, norm_factor(&a, elements) * elements));
 }
