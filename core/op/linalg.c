@@ -72,8 +72,8 @@ void tt_set_matrices_like(tt_lowering *l, int result, tt_value *value, int like)
   tt_set_matrices(l, result, value, t->rank - 2, t->sizes);
 }
 
-int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims) {
-  const tt_tensor *x = tt_tensor_arg(l, x_arg), *y = tt_tensor_arg(l, y_arg);
+// The batch dims of two arguments of matrices, broadcast, into dims; returns how many.
+static int batch_dims(tt_lowering *l, const tt_tensor *x, const tt_tensor *y, int64_t *dims) {
   int x_lead = x->rank - 2, y_lead = y->rank - 2, lead = x_lead > y_lead ? x_lead : y_lead;
   for (int i = 0; i < lead; ++i) {
     int xi = i - (lead - x_lead), yi = i - (lead - y_lead);
@@ -87,8 +87,10 @@ int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims) {
   return lead;
 }
 
+// The operand's last `kept` dims, with these batch dims in front, as [batch, ...].
 static tt_value *broadcast_batch(tt_lowering *l, int arg, int kept, int lead, const int64_t *dims) {
   tt_value *x = tt_operand(l, arg);
+  if (x->rank < kept) return few_dims(l->b, x->rank);
   int64_t all[TT_BATCH_MAX + 2];
   memcpy(all, dims, (size_t)lead * sizeof *dims);
   for (int i = 0; i < kept; ++i) all[lead + i] = x->dims[x->rank - kept + i];
@@ -99,8 +101,27 @@ tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims)
   return broadcast_batch(l, arg, 2, lead, dims);
 }
 
-tt_value *tt_vectors_to(tt_lowering *l, int arg, int lead, const int64_t *dims) {
-  return broadcast_batch(l, arg, 1, lead, dims);
+bool tt_system_read(tt_lowering *l, int a, int y, tt_system *s) {
+  s->lead = batch_dims(l, tt_tensor_arg(l, y), tt_tensor_arg(l, a), s->dims);
+  if (s->lead < 0) few_dims(l->b, s->lead + 2);
+  if (tt_failed(l)) return false;
+  s->a = tt_matrices_to(l, a, s->lead, s->dims);
+  s->y = tt_matrices_to(l, y, s->lead, s->dims);
+  return !tt_failed(l);
+}
+
+tt_value *tt_system_vectors(tt_lowering *l, int arg, const tt_system *s) {
+  return broadcast_batch(l, arg, 1, s->lead, s->dims);
+}
+
+void tt_set_solution(tt_lowering *l, int result, const tt_system *s, tt_value *x) {
+  tt_set_matrices(l, result, x, s->lead, s->dims);
+}
+
+void tt_set_factors(tt_lowering *l, int result, int a, tt_value *factors, tt_value *pivots, tt_value *info) {
+  tt_set_matrices_like(l, result, factors, a);
+  tt_set_matrices_like(l, result + 1, pivots, a);
+  if (info) tt_set_matrices_like(l, result + 2, info, a);
 }
 
 tt_value *tt_transposed(tt_builder *b, tt_value *x) { return tt_hlo_transpose(b, x, (int[]){0, 2, 1}); }

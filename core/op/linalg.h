@@ -24,15 +24,26 @@ bool tt_check_lapack_dtype(tt_lowering *l, int arg, const char *kernel);
 tt_value *tt_matrices(tt_lowering *l, int arg);
 // A vector per matrix, as [batch, size].
 tt_value *tt_vectors(tt_lowering *l, int arg);
-// [batch, ...] as the results of an op on tensor argument `arg` (or the broadcast of two): its first `lead` dims, then the rest.
+// [batch, ...] as a result: its `lead` batch dims, then the rest.
 void tt_set_matrices(tt_lowering *l, int result, tt_value *value, int lead, const int64_t *dims);
 // The same with the batch dims of tensor argument `like`, which holds matrices.
 void tt_set_matrices_like(tt_lowering *l, int result, tt_value *value, int like);
-// The batch dims of two arguments of matrices, broadcast, into dims; returns how many.
-int tt_batch_dims(tt_lowering *l, int x_arg, int y_arg, int64_t *dims);
 // The operand's matrices broadcast to these batch dims, as [batch, rows, columns].
 tt_value *tt_matrices_to(tt_lowering *l, int arg, int lead, const int64_t *dims);
-tt_value *tt_vectors_to(tt_lowering *l, int arg, int lead, const int64_t *dims); // as [batch, size]
+// A system of equations: matrices a [batch, m, n] and right-hand sides y [batch, rows, columns], their batch dims broadcast.
+typedef struct tt_system {
+  tt_value *a, *y;
+  int lead; // batch dims
+  int64_t dims[TT_BATCH_MAX];
+} tt_system;
+// Of arguments number `a` and `y`; false, and the call has failed, when their batch dims do not fit.
+bool tt_system_read(tt_lowering *l, int a, int y, tt_system *s);
+// A vector per matrix of the system, as [batch, size].
+tt_value *tt_system_vectors(tt_lowering *l, int arg, const tt_system *s);
+// [batch, rows, columns] as a result over the system's batch dims.
+void tt_set_solution(tt_lowering *l, int result, const tt_system *s, tt_value *x);
+// Factors, pivots and (unless NULL) info of argument `a` as results from `result` on.
+void tt_set_factors(tt_lowering *l, int result, int a, tt_value *factors, tt_value *pivots, tt_value *info);
 
 tt_value *tt_transposed(tt_builder *b, tt_value *x); // the last two dims
 tt_value *tt_adjoint(tt_builder *b, tt_value *x);    // the conjugate of that

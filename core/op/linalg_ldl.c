@@ -139,9 +139,7 @@ void tt_lower_linalg_ldl_factor_ex(tt_lowering *l) {
   tt_value *values[FACTOR_VALUES] = {x, tt_hlo_splat(b, TT_S32, 2, x->dims, 0), tt_hlo_splat(b, TT_S32, 1, x->dims, 0),
                                      tt_hlo_splat(b, TT_BOOL, 1, x->dims, 0)};
   tt_repeat(b, x->dims[1], FACTOR_VALUES, values, one_column, &hermitian);
-  tt_set_matrices_like(l, 0, tt_triangle(b, values[MATRIX], false, 0), 0);
-  tt_set_matrices_like(l, 1, values[PIVOTS], 0);
-  tt_set_matrices_like(l, 2, values[INFO], 0);
+  tt_set_factors(l, 0, 0, tt_triangle(b, values[MATRIX], false, 0), values[PIVOTS], values[INFO]);
 }
 
 // --- solutions --------------------------------------------------------------------------------------------------------------
@@ -197,12 +195,9 @@ static tt_value *solve_blocks(tt_builder *b, tt_value *x, tt_value *firsts, tt_v
 // linalg_ldl_solve(LD, pivots, B, *, hermitian). torch's wrapper has checked the arguments.
 void tt_lower_linalg_ldl_solve(tt_lowering *l) {
   tt_builder *b = l->b;
-  if (!tt_check_lapack_dtype(l, 0, "ldl_solve_kernel_cpu")) return;
-  int64_t dims[TT_BATCH_MAX];
-  int lead = tt_batch_dims(l, 2, 0, dims);
-  if (tt_failed(l)) return;
-  tt_value *x = tt_matrices_to(l, 0, lead, dims), *y = tt_matrices_to(l, 2, lead, dims);
-  tt_value *pivots = tt_hlo_convert(b, tt_vectors_to(l, 1, lead, dims), TT_S32);
+  tt_system s;
+  if (!tt_check_lapack_dtype(l, 0, "ldl_solve_kernel_cpu") || !tt_system_read(l, 0, 2, &s)) return;
+  tt_value *x = s.a, *y = s.y, *pivots = tt_hlo_convert(b, tt_system_vectors(l, 1, &s), TT_S32);
   bool hermitian = tt_bool(l, 3) && tt_dtype_is_complex(x->dtype);
   if (tt_value_count(y) > 0) {
     tt_value *values[UNPACK_VALUES] = {x, tt_hlo_iota(b, TT_S32, 2, x->dims, 1),
@@ -220,5 +215,5 @@ void tt_lower_linalg_ldl_solve(tt_lowering *l) {
     y = tt_solve_triangular(b, other, solve_blocks(b, x, values[FIRSTS], y, hermitian), true, true);
     y = tt_permute_rows(b, y, tt_inverse_order(b, values[ORDER]));
   }
-  tt_set_matrices(l, 0, y, lead, dims);
+  tt_set_solution(l, 0, &s, y);
 }

@@ -159,17 +159,11 @@ static tt_value *solve_side(tt_builder *b, tt_value *lu, tt_value *order, tt_val
 
 // --- ops: torch's wrappers check their arguments ----------------------------------------------------------------------------------
 
-static void set_lu(tt_lowering *l, int result, int a, const tt_lu *lu) {
-  tt_set_matrices_like(l, result, lu->lu, a);
-  tt_set_matrices_like(l, result + 1, lu->pivots, a);
-}
-
 // linalg_lu_factor_ex(A, *, pivot, check_errors) -> LU, pivots, info
 void tt_lower_linalg_lu_factor_ex(tt_lowering *l) {
   if (!tt_check_lapack_dtype(l, 0, "lu_cpu")) return;
   tt_lu lu = tt_lu_factor(l->b, tt_matrices(l, 0), tt_bool(l, 1));
-  set_lu(l, 0, 0, &lu);
-  tt_set_matrices_like(l, 2, lu.info, 0);
+  tt_set_factors(l, 0, 0, lu.lu, lu.pivots, lu.info);
 }
 
 // P, L, U of packed factors; P where there is an order, L and U where there are factors. The others have no elements.
@@ -220,14 +214,10 @@ void tt_lower_lu_unpack(tt_lowering *l) {
 
 // linalg_lu_solve(LU, pivots, B, *, left, adjoint)
 void tt_lower_linalg_lu_solve(tt_lowering *l) {
-  tt_builder *b = l->b;
-  if (!tt_check_lapack_dtype(l, 0, "linalg.lu_solve_cpu")) return;
-  int64_t dims[TT_BATCH_MAX];
-  int lead = tt_batch_dims(l, 2, 0, dims);
-  if (tt_failed(l)) return;
-  tt_value *lu = tt_matrices_to(l, 0, lead, dims), *y = tt_matrices_to(l, 2, lead, dims);
-  tt_value *order = order_of_pivots(b, tt_vectors_to(l, 1, lead, dims), lu->dims[1]);
-  tt_set_matrices(l, 0, solve_side(b, lu, order, y, tt_bool(l, 3), tt_bool(l, 4)), lead, dims);
+  tt_system s;
+  if (!tt_check_lapack_dtype(l, 0, "linalg.lu_solve_cpu") || !tt_system_read(l, 0, 2, &s)) return;
+  tt_value *order = order_of_pivots(l->b, tt_system_vectors(l, 1, &s), s.a->dims[1]);
+  tt_set_solution(l, 0, &s, solve_side(l->b, s.a, order, s.y, tt_bool(l, 3), tt_bool(l, 4)));
 }
 
 // torch's rule for one right-hand side per matrix without a dim for it (linalg_solve_is_vector_rhs).
@@ -262,8 +252,7 @@ void tt_lower_linalg_solve_ex(tt_lowering *l) {
   const int64_t *sizes;
   if (!tt_check_lapack_dtype(l, 0, "lu_cpu") || !tt_output_shape(l, 0, &rank, &sizes)) return;
   tt_lu lu = tt_lu_factor(b, tt_matrices(l, 0), true);
-  set_lu(l, 1, 0, &lu);
-  tt_set_matrices_like(l, 3, lu.info, 0);
+  tt_set_factors(l, 1, 0, lu.lu, lu.pivots, lu.info);
 
   int lead = vector ? rank - 1 : rank - 2;
   int64_t flat[] = {1, sizes[lead], vector ? 1 : sizes[rank - 1]};
@@ -311,7 +300,7 @@ void tt_lower_linalg_det(tt_lowering *l) {
   tt_lu lu = factor_for_determinant(l);
   tt_value *product = tt_hlo_reduce(b, tt_diagonal(b, lu.lu), TT_REDUCE_MULTIPLY, 1, (int[]){1});
   tt_set_matrices_like(l, 0, tt_hlo_multiply(b, product, parity(b, lu.pivots, product->dtype)), 0);
-  set_lu(l, 1, 0, &lu);
+  tt_set_factors(l, 1, 0, lu.lu, lu.pivots, NULL);
 }
 
 // _linalg_slogdet(A) -> sign, logabsdet, LU, pivots
@@ -323,5 +312,5 @@ void tt_lower_linalg_slogdet(tt_lowering *l) {
   tt_value *sign = tt_hlo_reduce(b, tt_hlo_sign(b, diagonal), TT_REDUCE_MULTIPLY, 1, (int[]){1});
   tt_set_matrices_like(l, 0, tt_hlo_multiply(b, sign, parity(b, lu.pivots, sign->dtype)), 0);
   tt_set_matrices_like(l, 1, tt_sum_last(b, tt_hlo_log(b, size)), 0);
-  set_lu(l, 2, 0, &lu);
+  tt_set_factors(l, 2, 0, lu.lu, lu.pivots, NULL);
 }

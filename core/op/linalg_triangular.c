@@ -109,28 +109,22 @@ void tt_lower_linalg_solve_triangular(tt_lowering *l) {
   if (a->dtype != y->dtype)
     tt_fail(l, TT_INVALID_ARGUMENT, "linalg.solve_triangular: A and B must have the same dtype, but got %s and %s",
             tt_dtype_text(a->dtype), tt_dtype_text(y->dtype));
-  int64_t dims[TT_BATCH_MAX];
-  int lead = tt_batch_dims(l, 1, 0, dims);
-  if (tt_failed(l)) return;
-  tt_value *matrix = tt_matrices_to(l, 0, lead, dims), *rhs = tt_matrices_to(l, 1, lead, dims);
+  tt_system s;
+  if (tt_failed(l) || !tt_system_read(l, 0, 1, &s)) return;
   if (!left) { // X A = B is A^T X^T = B^T
-    matrix = tt_transposed(l->b, matrix);
-    rhs = tt_transposed(l->b, rhs);
+    s.a = tt_transposed(l->b, s.a);
+    s.y = tt_transposed(l->b, s.y);
   }
-  tt_value *x = tt_solve_triangular(l->b, matrix, rhs, upper == left, tt_bool(l, 4));
-  tt_set_matrices(l, 0, left ? x : tt_transposed(l->b, x), lead, dims);
+  tt_value *x = tt_solve_triangular(l->b, s.a, s.y, upper == left, tt_bool(l, 4));
+  tt_set_solution(l, 0, &s, left ? x : tt_transposed(l->b, x));
 }
 
 // triangular_solve(B, A, upper, transpose, unitriangular) -> X, A broadcast. torch's wrapper has checked the arguments.
 void tt_lower_triangular_solve(tt_lowering *l) {
   bool upper = tt_bool(l, 2), transpose = tt_bool(l, 3);
-  if (!tt_check_lapack_dtype(l, 0, "triangular_solve_cpu")) return;
-  int64_t dims[TT_BATCH_MAX];
-  int lead = tt_batch_dims(l, 0, 1, dims);
-  if (tt_failed(l)) return;
-  tt_value *a = tt_matrices_to(l, 1, lead, dims), *y = tt_matrices_to(l, 0, lead, dims);
-  tt_value *solved = transpose ? tt_transposed(l->b, a) : a;
-  tt_value *x = tt_solve_triangular(l->b, solved, y, upper != transpose, tt_bool(l, 4));
-  tt_set_matrices(l, 0, x, lead, dims);
-  tt_set_matrices(l, 1, a, lead, dims);
+  tt_system s;
+  if (!tt_check_lapack_dtype(l, 0, "triangular_solve_cpu") || !tt_system_read(l, 1, 0, &s)) return;
+  tt_value *solved = transpose ? tt_transposed(l->b, s.a) : s.a;
+  tt_set_solution(l, 0, &s, tt_solve_triangular(l->b, solved, s.y, upper != transpose, tt_bool(l, 4)));
+  tt_set_solution(l, 1, &s, s.a);
 }
