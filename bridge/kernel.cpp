@@ -96,8 +96,13 @@ void OutKernel::run_functional(torch::jit::Stack &stack) const {
   torch::jit::Stack values;
   for (size_t i = 0; i < sources_.size(); ++i) {
     const auto &argument = functional_.schema().arguments()[i];
-    const bool has_dtype = (row_->flags & TT_OP_OUT_HAS_DTYPE) != 0 && argument.name() == "dtype";
-    if (sources_[i] >= 0 && !(has_dtype && stack[first + sources_[i]].isNone()))
+    const bool is_given = sources_[i] >= 0;
+    const bool is_outs = is_given && argument.name() == "dtype" && (row_->flags & TT_OP_OUT_HAS_DTYPE) != 0 &&
+                         stack[first + sources_[i]].isNone();
+    if (is_outs)
+      TT_CHECK(
+          tt_op_check_out_computed(row_, to_dtype(values[0].toTensor().scalar_type()), to_dtype(out0.scalar_type())));
+    if (is_given && !is_outs)
       values.push_back(stack[first + sources_[i]]);
     else if (argument.name() == "dtype")
       values.emplace_back(out0.scalar_type());

@@ -74,7 +74,8 @@ std::optional<OperatorHandle> find_sibling(const Aten &aten, const OperatorHandl
   return std::nullopt;
 }
 
-// torch's generated out= variants and true composites already call what we register.
+// torch's generated out= variants and true composites already call what we register. Few ops have a composite beside a kernel for
+// the CPU; that kernel's checks are those of a row.
 bool is_composite(const OperatorHandle &op) {
   return op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
@@ -107,7 +108,8 @@ public:
     if (variant_of(op->schema()) != TT_FUNCTIONAL) return add_kernel(*op, row, false, nullptr);
 
     const auto out = find_sibling(aten_, *op, TT_OUT);
-    const bool has_out = out && !is_composite(*out) && returns_only_outputs(out->schema());
+    const bool has_out = out && (!is_composite(*out) || out->hasKernelForDispatchKey(DispatchKey::CPU)) &&
+                         returns_only_outputs(out->schema());
     const bool structured = has_out && has_wrapper(*op) && !(row->flags & TT_OP_UNSTRUCTURED);
     const tt_overload *out_core = nullptr;
     if (has_out) {

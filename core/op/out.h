@@ -15,6 +15,9 @@ extern "C" {
 // Success, or torch's error for result number `result`, of dtype `value`, given to a tensor of dtype `out`.
 tt_status tt_op_check_out(const tt_op *op, int result, tt_dtype value, tt_dtype out);
 
+// Success, or torch's error for a row with TT_OP_OUT_HAS_DTYPE that is about to compute an operand in the dtype of its out=.
+tt_status tt_op_check_out_computed(const tt_op *op, tt_dtype operand, tt_dtype out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,8 +51,11 @@ void tt_lower_prod_dim(tt_lowering *l) { lower_total(l, PRODUCT, 1, 3); }
 
 void tt_lower_nansum(tt_lowering *l) {
   const tt_tensor *self = tt_tensor_arg(l, 0);
+  tt_dtype dtype = tt_dtype_arg(l, 3, self ? self->dtype : TT_F32);
   if (self && tt_dtype_is_complex(self->dtype))
     tt_fail(l, TT_INVALID_ARGUMENT, "nansum on TPU does not support complex inputs");
+  else if (self && tt_dtype_is_float(self->dtype) && tt_dtype_is_complex(dtype))
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"nansum_cpu\" not implemented for '%s'", tt_dtype_text(dtype));
   else
     lower_total(l, SUM_WITHOUT_NAN, 1, 3);
 }

@@ -169,6 +169,9 @@ static void lower_running(tt_lowering *l, tt_reduction kind) {
   tt_value *x = tt_operand(l, 0);
   int dim = tt_wrap_dim(l, tt_int(l, 1), x->rank);
   tt_dtype dtype = tt_dtype_arg(l, 2, tt_output_dtype(l, 0, x->dtype));
+  if (dtype == TT_BOOL)
+    tt_fail(l, TT_NOT_IMPLEMENTED, "\"%s_out_cpu\" not implemented for 'Bool'",
+            kind == TT_REDUCE_ADD ? "cumsum" : "cumprod");
   if (tt_failed(l)) return;
   x = tt_hlo_convert(l->b, tt_hlo_convert(l->b, x, dtype), tt_compute_dtype(dtype));
   tt_set_result(l, 0, tt_hlo_convert(l->b, tt_scan(l->b, x, kind, dim), dtype));
