@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "cache.h"
@@ -173,37 +174,53 @@ bool FlatCall::run(Results &results) const {
 
 namespace {
 
-// An argument as the CPU's kernel takes it, sharing nothing with what it was.
-c10::IValue on_host(const c10::IValue &value) {
-  const c10::Device host(c10::kCPU);
-  if (value.isTensor() && value.toTensor().defined()) return value.toTensor().detach().to(host, false, /*copy=*/true);
-  if (value.isDevice()) return host;
+// An argument without data: tensors on the meta device, of the same sizes and strides.
+c10::IValue as_meta(const c10::IValue &value) {
+  const c10::Device meta(c10::kMeta);
+  if (value.isTensor() && value.toTensor().defined()) {
+    const at::Tensor tensor = value.toTensor();
+    at::Tensor empty = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(meta));
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) empty.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return empty;
+  }
+  if (value.isDevice()) return meta;
   if (value.isGenerator()) return c10::IValue();
   if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
   c10::impl::GenericList items(value.toList().elementType());
-  for (const c10::IValue &item : value.toListRef()) items.push_back(on_host(item));
+  for (const c10::IValue &item : value.toListRef()) items.push_back(as_meta(item));
   return items;
+}
+
+// Does torch have a kernel of this op for tensors without data?
+bool has_meta_kernel(const c10::OperatorHandle &op) {
+  using c10::DispatchKey;
+  for (const DispatchKey key :
+       {DispatchKey::Meta, DispatchKey::CompositeExplicitAutograd, DispatchKey::CompositeExplicitAutogradNonFunctional,
+        DispatchKey::CompositeImplicitAutograd})
+    if (op.hasKernelForDispatchKey(key)) return true;
+  return false;
 }
 
 } // namespace
 
-// Lowerings check what torch's kernels check; what they forgot shows as a shape or a dtype that does not fit. If the CPU's
-// kernel refuses the arguments as well, its words are the user's answer. Not so for ops that only torch itself calls: their
-// kernels trust their arguments and read where these say.
+// Lowerings check what torch's kernels check; what they forgot shows as a shape or a dtype that does not fit. If torch's kernel
+// for tensors without data refuses the arguments as well, its words are the user's answer. Not so for ops that only torch itself
+// calls, whose kernels trust their arguments and stumble over them, nor where Python stumbles.
 void FlatCall::refuse(tt_status status) const {
   const tt_code code = tt_status_code(status);
   const std::string &name = op_.schema().name();
   const bool checked = !name.starts_with("aten::_") && name.find("backward") == std::string::npos;
-  if ((code != TT_MISMATCH && code != TT_INTERNAL) || tt_record_active() || !checked ||
-      !op_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU))
+  if ((code != TT_MISMATCH && code != TT_INTERNAL) || tt_record_active() || !checked || !has_meta_kernel(op_))
     raise(status);
   try {
     torch::jit::Stack stack;
-    for (size_t i = 0; i < op_.schema().arguments().size(); ++i) stack.push_back(on_host(values_[i]));
-    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
-  } catch (...) {
+    for (size_t i = 0; i < op_.schema().arguments().size(); ++i) stack.push_back(as_meta(values_[i]));
+    op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (const c10::Error &) {
     tt_status_free(status);
     throw;
+  } catch (const std::exception &) {
+    // Python's own complaint, as of an index out of range
   }
   raise(status);
 }

@@ -35,7 +35,7 @@ public:
   FlatCall(const FlatCall &) = delete;
   FlatCall &operator=(const FlatCall &) = delete;
 
-  // True on a miss. A call that its lowering cannot build raises what torch's CPU kernel raises, if that refuses it too.
+  // True on a miss. A call that its lowering cannot build raises what torch's meta kernel raises, if that refuses it too.
   bool run(Results &results) const;
 
   tt_call core;

@@ -397,6 +397,10 @@ FIT_NOTHING = {  # what only torch itself calls: its own kernels do not look at 
     "layer_norm_backward": lambda d: torch.ops.aten.native_layer_norm_backward(
         ones(d)[0, 0], ones(d), [3], ones(d, 2, 1), ones(d, 2, 1), None, None, [True, False, False]
     ),
+    "csr_to_coo": lambda d: torch._convert_indices_from_csr_to_coo(
+        torch.zeros(2, 0, dtype=torch.int64, device=d), torch.zeros(2, 3, dtype=torch.int64, device=d)
+    ),
+    "unfold_backward": lambda d: torch.ops.aten.unfold_backward(ones(d, 3), [5], 0, 2, 0),
     "cdist_backward": lambda d: torch.ops.aten._cdist_backward(ones(d, 5, 5), ones(d, 5, 5), ones(d)[0, 0], 2.0, ones(d, 5, 5)),
 }
 

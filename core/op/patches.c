@@ -233,13 +233,25 @@ void tt_lower_unfold_backward(tt_lowering *l) {
   tt_value *grad = tt_operand(l, 0);
   int rank;
   const int64_t *dims = tt_ints(l, 1, &rank);
+  int dim = tt_wrap_dim(l, tt_int(l, 2), rank);
+  int64_t size = tt_int(l, 3), step = tt_int(l, 4);
+  if (tt_failed(l)) return;
+  bool fits = rank == 0 || (grad->rank == rank + 1 && step > 0 && size == grad->dims[rank] &&
+                            (grad->dims[dim] - 1) * step + size <= dims[dim]);
+  for (int i = 0; fits && i < rank; ++i) fits = i == dim || grad->dims[i] == dims[i];
+  if (!fits) {
+    tt_fail(l, TT_MISMATCH, "grad %s holds no windows of %lld every %lld of sizes %s",
+            tt_shape_text(tt_builder_arena(b), grad->rank, grad->dims), (long long)size, (long long)step,
+            tt_shape_text(tt_builder_arena(b), rank, dims));
+    return;
+  }
   if (rank == 0) { // a window of a 0-d tensor is its one element
     tt_set_result(l, 0, tt_hlo_reshape(b, grad, 0, NULL));
     return;
   }
-  int dim = tt_wrap_dim(l, tt_int(l, 2), rank), order[TT_INDEX_MAX_DIMS];
+  int order[TT_INDEX_MAX_DIMS];
   for (int i = 0; i <= rank; ++i) order[i] = i < dim ? i : i == dim ? rank : i - 1;
-  sliding s = {.kernel = tt_int(l, 3), .dilation = 1, .stride = tt_int(l, 4), .out = grad->dims[dim]};
+  sliding s = {.kernel = size, .dilation = 1, .stride = step, .out = grad->dims[dim]};
   tt_value *x = tt_hlo_convert(b, tt_hlo_transpose(b, grad, order), tt_compute_dtype(grad->dtype));
   if (tt_failed(l)) return;
   tt_set_result(l, 0, tt_hlo_convert(b, add_back(b, x, dim, dims[dim], s), grad->dtype));

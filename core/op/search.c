@@ -237,8 +237,10 @@ void tt_lower_csr_to_coo(tt_lowering *l) {
   tt_builder *b = l->b;
   tt_value *ends = tt_operand(l, 0), *columns = tt_operand(l, 1);
   tt_dtype dtype = sparse_index_dtype(l, 2);
-  if (tt_failed(l)) return;
   int rank = columns->rank;
+  if (rank < 1 || ends->rank != rank || ends->dims[rank - 1] < 1)
+    tt_fail(l, TT_MISMATCH, "crow_indices needs the dims of col_indices and one element or more in the last");
+  if (tt_failed(l)) return;
   int64_t rows = ends->dims[rank - 1] - 1, total = tt_value_count(columns);
   int64_t batches = tt_value_count(ends) / (rows + 1);
   tt_value *vectors[TT_AXES_MAX + 1];
