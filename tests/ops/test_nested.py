@@ -1,4 +1,4 @@
-"""Nested tensors: the jagged layout against CPU torch, nothing run on the CPU; what the strided layout has and refuses."""
+"""Nested tensors against CPU torch, nothing run on the CPU: the jagged layout, and what the strided one has and refuses."""
 
 import pytest
 import torch
@@ -92,5 +92,57 @@ def test_strided():
     assert x.device.type == "tpu" and "nested_tensor" in repr(x)
     check(torch.nested.nested_tensor(PARTS).to("tpu"), torch.nested.nested_tensor(PARTS))
     check(x[1], PARTS[1])
-    with pytest.raises(NotImplementedError, match=r"aten::mul.Tensor is not implemented .* layout=torch.jagged"):
-        x.detach() * 2
+    with pytest.raises(NotImplementedError, match=r"aten::sum.dim_IntList is not implemented .* layout=torch.jagged"):
+        x.detach().sum(-1, keepdim=True)
+
+
+STRIDED = {
+    "arithmetic": lambda x: (x + x * 2).neg() / 4,
+    "unary": lambda x: F.gelu(x.sin().relu()),
+    "linear": lambda x: F.linear(x, W.to(x.device)),
+    "product": lambda x: x @ x.transpose(1, 2),
+    "bmm": lambda x: x.bmm(x.transpose(1, 2)),
+    "transposed": lambda x: x.transpose(1, 2).contiguous(),
+    "softmax": lambda x: x.softmax(-1),
+    "view": lambda x: x.view(2, -1, 2, 2).transpose(1, 2).contiguous(),
+    "chunk": lambda x: x.chunk(2, -1)[1],
+    "padded": lambda x: x.to_padded_tensor(-1.5),
+}
+
+
+@pytest.mark.parametrize("call", STRIDED.values(), ids=STRIDED)
+def test_strided_operators(call):
+    check(call(nested("tpu", torch.strided)), call(nested("cpu", torch.strided)))
+
+
+def test_strided_gradient_of_padding():
+    def gradient(device):
+        x = nested(device, torch.strided, grad=True)
+        (x @ x.transpose(1, 2)).to_padded_tensor(0.5).square().sum().backward()
+        return x.grad
+
+    check(gradient("tpu"), gradient("cpu"))
+
+
+def heads(x):
+    return x.unflatten(-1, [2, 2]).transpose(1, 2)
+
+
+def test_attention_over_jagged_tensors():
+    """torch's plain formula, over nested tensors of the strided layout."""
+
+    def attend(device):
+        x = nested(device, grad=True)
+        y = F.scaled_dot_product_attention(heads(x), heads(x * 2), heads(x - 1))
+        y.transpose(1, 2).flatten(-2).to_padded_tensor(0).square().sum().backward()
+        return y.transpose(1, 2), x.grad
+
+    for actual, expected in zip(attend("tpu"), attend("cpu"), strict=True):
+        check(actual, expected)
+
+
+def test_attention_over_jagged_tensors_has_no_causal_mask():
+    for device in ("cpu", "tpu"):
+        x = heads(nested(device))
+        with pytest.raises(RuntimeError, match="No viable backend for scaled_dot_product_attention was found"):
+            F.scaled_dot_product_attention(x, x, x, is_causal=True)
