@@ -127,6 +127,12 @@ py::list ops() {
   return result;
 }
 
+py::list sparse_ops() {
+  py::list result;
+  for (const auto &op : sparse_ops_on_cpu()) result.append(py::make_tuple(op.name, op.layout));
+  return result;
+}
+
 // The rows of the core's table with the .def files that hold them.
 py::list op_rows() {
   py::list result;
@@ -212,6 +218,7 @@ void define(py::module_ &m) {
       unlocked());
   m.def("_ops", &ops);
   m.def("_op_rows", &op_rows);
+  m.def("_sparse_ops_on_cpu", &sparse_ops);
   m.def("_aot_collect",
         [](const std::optional<std::string> &folder) { TT_CHECK(tt_aot_collect(folder ? folder->c_str() : nullptr)); });
   m.def("_aot_compile", &aot_compile);

@@ -119,6 +119,11 @@ void run_cpu_kernel(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 
 void sparse_fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) { run_on_host(op, *stack); }
 
+std::vector<SparseOp> &on_cpu() {
+  static auto &ops = *new std::vector<SparseOp>;
+  return ops;
+}
+
 // Registers torch's kernels for `cpu` under `key`, where it has none yet. For those that read memory the fallback, since torch has
 // composite kernels for some that merely raise.
 template <c10::DispatchKey cpu>
@@ -129,9 +134,10 @@ void adopt_kernels(c10::DispatchKey key) {
     if (!op || name.getNamespace() != "aten" || !op->hasKernelForDispatchKey(cpu) || op->hasKernelForDispatchKey(key))
       continue;
     const auto text = c10::toString(name);
-    library.impl(text.c_str(), reads_memory().contains(text)
-                                   ? torch::CppFunction::makeFromBoxedFunction<&sparse_fallback>()
-                                   : torch::CppFunction::makeFromBoxedFunction<&run_cpu_kernel<cpu>>());
+    const bool on_host = reads_memory().contains(text);
+    if (on_host) on_cpu().push_back({text, key == c10::DispatchKey::SparsePrivateUse1 ? "COO" : "compressed"});
+    library.impl(text.c_str(), on_host ? torch::CppFunction::makeFromBoxedFunction<&sparse_fallback>()
+                                       : torch::CppFunction::makeFromBoxedFunction<&run_cpu_kernel<cpu>>());
   }
   auto &rest = *new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
   rest.fallback(torch::CppFunction::makeFromBoxedFunction<&sparse_fallback>());
@@ -273,6 +279,8 @@ Tensor &multiply_add_(Tensor &self, const Tensor &matrix, const Tensor &dense, c
 }
 
 } // namespace
+
+const std::vector<SparseOp> &sparse_ops_on_cpu() { return on_cpu(); }
 
 void register_sparse() {
   auto &coo =

@@ -29,4 +29,10 @@ struct SupportedOp {
 };
 std::vector<SupportedOp> supported_ops(); // all of them
 
+// An overload of aten that runs on the CPU for tensors of a sparse layout, "COO" or "compressed".
+struct SparseOp {
+  std::string name, layout;
+};
+const std::vector<SparseOp> &sparse_ops_on_cpu();
+
 } // namespace torch_tpu

@@ -19,15 +19,23 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CPU_REASONS = (
     (r"^_(test|foobar)|^_make_dep_token|functorch", "torch's own tests and tools"),
     (r"quant|^dequantize|_fq_", "quantized tensors: not supported"),
-    (r"nested|jagged|padded_dense", "nested tensors of the strided layout: not supported, the jagged one needs none of these"),
+    (r"^_nested_tensor_from_mask$", "nested tensors of the strided layout are made of lists or of padded tensors with their sizes"),
+    (r"nested", "sizes and strides of nested tensors, which are CPU tensors"),
     (r"mkldnn|for_cpu|_dyn_quant|int[48]pack|_add_relu|transformer|multi_head|rescale_qkv", "kernels made for the CPU"),
-    (r"sparse|^sspaddmm|^_spdiags", "sparse tensors: no kernel on the device yet"),
-    (r"slow_conv|adaptive_avg_pool", "inner kernels of the CPU, which another overload stands for on the device"),
-    (r"^(_?linalg_|cholesky|_cholesky|geqrf|ormqr|lu_unpack|triangular_solve)", "factorisations and solvers: no lowering yet"),
-    (r"^special_", "special functions: no lowering yet"),
     (r"assert_async|from_file|validate", "needs values or files on the host"),
+    (r"sparse|^sspaddmm|^_spdiags", "make or take sparse tensors by loops over memory"),
+    (
+        r"slow_conv|adaptive_avg_pool|^_compute_linear_combination|^_ctc_loss",
+        "inner kernels of the CPU, which another overload stands for on the device",
+    ),
+    (
+        r"^_?linalg_eig",
+        "eigenvalues of matrices without symmetry: LAPACK's iteration takes as many steps as the data wants; no lowering yet",
+    ),
+    (r"scaled_mm", "matrices with scales per block, of float8 and float4: no lowering yet"),
     (r"", "no lowering yet, and torch has no decomposition"),
 )
+_SPARSE_LAYOUTS = {"COO": "sparse tensors of the COO layout", "compressed": "sparse tensors of the CSR, CSC, BSR and BSC layouts"}
 _HOW = {
     "lowered": "one StableHLO program by a row of the table, or the bridge itself",
     "composite": "several calls that torch makes of other overloads",
@@ -118,6 +126,9 @@ def _cpu(ops: list[tuple[str, str, str]]) -> list[str]:
     for name, how, _ in ops:
         if how == "CPU":
             groups[next(reason for pattern, reason in _CPU_REASONS if re.search(pattern, _short(name)))].append(_short(name))
+    for layout, meaning in _SPARSE_LAYOUTS.items():
+        reason = f"{meaning}, for torch's kernel loops over memory"
+        groups[reason] = [_short(name) for name, its in _C._sparse_ops_on_cpu() if its == layout]
     lines = ["## On the CPU", ""]
     for reason, names in groups.items():
         if names:

@@ -1,4 +1,4 @@
-"""batch_norm, layer_norm, group_norm and rms_norm with their gradients, against CPU torch."""
+"""batch_norm, layer_norm, group_norm, rms_norm and weight_norm with their gradients, against CPU torch."""
 
 import pytest
 import torch
@@ -251,3 +251,11 @@ def test_group_norm_errors():
         F.group_norm(x, 4)
     with pytest.raises(RuntimeError, match="Expected weight to be a vector of size equal to the number of channels"):
         F.group_norm(x, 3, torch.ones(5, device="tpu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm(dim, dtype, no_fallback):
+    v = torch.linspace(-1, 2, 24).cos().to(dtype).reshape(2, 3, 4).requires_grad_()
+    g = torch.linspace(0.5, 2, v.shape[dim], dtype=dtype).reshape([-1 if i == dim else 1 for i in range(3)]).requires_grad_()
+    check(lambda v, g: torch._weight_norm(v, g, dim), v, g)
