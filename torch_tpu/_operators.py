@@ -19,7 +19,10 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _CPU_REASONS = (
     (r"^_(test|foobar)|^_make_dep_token|functorch", "torch's own tests and tools"),
     (r"quant|^dequantize|_fq_", "quantized tensors: not supported"),
-    (r"^_nested_tensor_from_mask$", "nested tensors of the strided layout are made of lists or of padded tensors with their sizes"),
+    (
+        r"^_nested_tensor_from_mask$",
+        "nested tensors of the strided layout are made of lists or of padded tensors with their sizes",
+    ),
     (r"nested", "sizes and strides of nested tensors, which are CPU tensors"),
     (r"mkldnn|for_cpu|_dyn_quant|int[48]pack|_add_relu|transformer|multi_head|rescale_qkv", "kernels made for the CPU"),
     (r"assert_async|from_file|validate", "needs values or files on the host"),
@@ -35,7 +38,10 @@ _CPU_REASONS = (
     (r"scaled_mm", "matrices with scales per block, of float8 and float4: no lowering yet"),
     (r"", "no lowering yet, and torch has no decomposition"),
 )
-_SPARSE_LAYOUTS = {"COO": "sparse tensors of the COO layout", "compressed": "sparse tensors of the CSR, CSC, BSR and BSC layouts"}
+_SPARSE_LAYOUTS = {
+    "COO": "sparse tensors of the COO layout",
+    "compressed": "sparse tensors of the CSR, CSC, BSR and BSC layouts",
+}
 _HOW = {
     "lowered": "one StableHLO program by a row of the table, or the bridge itself",
     "composite": "several calls that torch makes of other overloads",
@@ -130,6 +136,7 @@ def _cpu(ops: list[tuple[str, str, str]]) -> list[str]:
         reason = f"{meaning}, for torch's kernel loops over memory"
         groups[reason] = [_short(name) for name, its in _C._sparse_ops_on_cpu() if its == layout]
     lines = ["## On the CPU", ""]
+    lines += ["A dtype that no TPU has, as the complex32 that `chalf` makes, is refused and not moved to the CPU.", ""]
     for reason, names in groups.items():
         if names:
             lines += [f"**{reason[0].upper()}{reason[1:]}.** {_code(names)}", ""]

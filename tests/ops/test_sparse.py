@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+
 import torch_tpu
 
 INDICES = torch.tensor([[0, 1, 1, 2], [2, 0, 0, 1]])
