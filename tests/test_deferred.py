@@ -184,7 +184,7 @@ def test_a_graph_too_large_for_the_device_loses_only_what_is(deferred):
     assert (y + 1).tolist() == [3, 3, 3, 3]
 
 
-# --- the same results ------------------------------------------------------------------------------------------------------------
+# --- the same results -------------------------------------------------------------------------------------------------------
 
 
 def in_mode(mode, function):
@@ -475,7 +475,7 @@ def test_threads_share_a_graph(deferred):
                 x.grad = None
                 if i % (seed + 3) == 0:
                     assert total.tolist() == [2.0 * (i + 1) * k for k in range(8)]
-        except BaseException as e:  # noqa: BLE001  (for the main thread)
+        except BaseException as e:
             failures.append(e)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]

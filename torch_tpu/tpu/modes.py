@@ -82,7 +82,7 @@ class set_eager_mode:  # noqa: N801  (a function that may be used in a with stat
 _FORMATS = ("text", "stablehlo", "graphviz")
 
 
-def pending_graph(tensor: torch.Tensor, format: str = "text") -> str:  # noqa: A002  (named as in torch.onnx and str.format)
+def pending_graph(tensor: torch.Tensor, format: str = "text") -> str:
     """Shows what is deferred and not run yet; looking runs nothing.
 
     Args:
