@@ -497,3 +497,17 @@ def test_calls_wait_in_line_for_their_programs():
     for i in range(12):
         expected[i : i + 1 + i // 2] += 1
     assert torch.equal(x.cpu(), expected)
+
+
+@pytest.mark.parametrize("mode", [MODES.DEFER_NEVER, MODES.DEFER_AND_FUSE])
+def test_tensors_that_share_a_buffer_are_written_apart(mode):
+    with torch.tpu.set_eager_mode(mode):
+        ones = [torch.ones(3, 7, device="tpu") for _ in range(4)]
+        zeros = torch.zeros(3, 7, device="tpu")
+        a, b = [zeros.clone() for _ in ones], [zeros.clone() for _ in ones]
+        torch._foreach_add_(a, ones)
+        torch._foreach_add_(a, b)
+        torch._foreach_addcmul_(b, ones, a, value=2)
+        assert all(torch.equal(x.cpu(), torch.ones(3, 7)) for x in a)
+        assert all(torch.equal(x.cpu(), torch.full((3, 7), 2.0)) for x in b)
+        assert torch.equal(zeros.cpu(), torch.zeros(3, 7))

@@ -13,14 +13,14 @@ enum {
 };
 
 typedef struct deferral {
-  pthread_mutex_t lock;
   tt_device *device;
   tt_graph *open;               // NULL before the first deferred call
-  tt_repeat repeat;             // of the calls in open graphs
-  int next_search;              // number of nodes of the open graph at which to look for a repetition
-  bool is_due;                  // a step ends behind the newest node: close before the next
   tt_graph *first, **last_next; // the line of closed graphs: the oldest, and where the next one goes
-  _Atomic bool has_closed;      // written under the lock
+  pthread_mutex_t lock;
+  tt_repeat repeat;        // of the calls in open graphs
+  int next_search;         // number of nodes of the open graph at which to look for a repetition
+  bool is_due;             // a step ends behind the newest node: close before the next
+  _Atomic bool has_closed; // written under the lock
 } deferral;
 
 static deferral deferrals[TT_MAX_DEVICES];
@@ -141,7 +141,8 @@ static tt_status defer_into_open(deferral *d, tt_plan *plan, const tt_call *call
   TT_TRY(make_open(d));
   const tt_noted_call noted = {plan->serial, tt_storage_live_bytes(d->device), oldest_storage(plan, call),
                                tt_storage_newest()};
-  TT_TRY(tt_graph_add(d->open, plan, call, key, site, results));
+  TT_TRY(tt_graph_add(d->open, plan, call, key, results));
+  d->open->nodes[open_nodes(d) - 1].site = site;
   d->is_due = tt_repeat_note(&d->repeat, &noted, open_nodes(d));
   return TT_SUCCESS;
 }
@@ -151,11 +152,12 @@ static tt_status defer_alone(deferral *d, tt_plan *plan, const tt_call *call, co
   close_open(d); // of another mode: what was deferred first runs first
   tt_graph *g;
   TT_TRY(tt_graph_create(d->device, &g));
-  tt_status status = tt_graph_add(g, plan, call, key, site, results);
+  tt_status status = tt_graph_add(g, plan, call, key, results);
   if (status) {
     tt_graph_free(g);
     return status;
   }
+  g->nodes[0].site = site;
   tt_program_compile_soon(plan->program);
   line_up(d, g);
   return TT_SUCCESS;

@@ -82,20 +82,32 @@ static bool reserve_for(tt_graph *g, const tt_plan *plan) {
          RESERVE(g, numbers, number, plan->input_count);
 }
 
+// Where the graph that read the value last keeps it.
+static bool is_known(const tt_graph *g, const tt_buffer *buffer, const tt_layout *layout, uint64_t reader, int index) {
+  if (reader != g->number || index >= g->outside_count) return false;
+  const tt_outside *known = &g->outsides[index];
+  return known->buffer == buffer && known->layout == layout;
+}
+
 // Takes over the reference to one of the two. A value that the graph reads already has its place.
 static tt_ref add_outside(tt_graph *g, tt_buffer *buffer, tt_pending *pending, const tt_layout *layout) {
-  uint64_t *reader = buffer ? &buffer->graph : &pending->reader;
-  int32_t *index = buffer ? &buffer->graph_index : &pending->reader_index;
-  if (*reader == g->number && *index < g->outside_count && g->outsides[*index].buffer == buffer &&
-      g->outsides[*index].layout == layout) {
+  int index = buffer ? buffer->graph_index : pending->reader_index;
+  if (is_known(g, buffer, layout, buffer ? buffer->graph : pending->reader, index)) {
     tt_buffer_release(buffer);
     tt_pending_release(pending);
-    return tt_ref_make(TT_REF_OUTSIDE, *index);
+  } else {
+    index = g->outside_count++;
+    g->outsides[index] = (tt_outside){buffer, pending, layout, 0};
+    if (buffer) {
+      buffer->graph = g->number;
+      buffer->graph_index = index;
+    } else {
+      pending->reader = g->number;
+      pending->reader_index = index;
+    }
   }
-  *reader = g->number;
-  *index = g->outside_count;
-  g->outsides[g->outside_count] = (tt_outside){buffer, pending, layout};
-  return tt_ref_make(TT_REF_OUTSIDE, g->outside_count++);
+  ++g->outsides[index].uses;
+  return tt_ref_make(TT_REF_OUTSIDE, index);
 }
 
 static tt_status bind_storage(tt_graph *g, const tt_plan *plan, const tt_plan_input *in, const tt_call *call,
@@ -180,8 +192,7 @@ static tt_status write_storages(tt_graph *g, const tt_plan *plan, const tt_call 
   return status;
 }
 
-tt_status tt_graph_add(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, char *site,
-                       tt_results *results) {
+tt_status tt_graph_add(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *results) {
   if (!reserve_for(g, plan)) return out_of_memory();
   int outsides = g->outside_count, numbers = g->number_count;
   tt_status status = bind_inputs(g, plan, call, key);
@@ -192,7 +203,7 @@ tt_status tt_graph_add(tt_graph *g, tt_plan *plan, const tt_call *call, const tt
     return status;
   }
   status = write_storages(g, plan, call);
-  g->nodes[g->node_count++] = (tt_node){tt_plan_retain(plan), g->ref_count, g->value_count, status ? NULL : site};
+  g->nodes[g->node_count++] = (tt_node){tt_plan_retain(plan), g->ref_count, g->value_count, NULL};
   g->ref_count += plan->input_count;
   g->value_count += plan->output_count;
   g->op_count += plan->program->fragment.op_count;

@@ -30,6 +30,7 @@ typedef struct tt_outside {
   tt_buffer *buffer;
   tt_pending *pending; // NULL once there is a buffer
   const tt_layout *layout;
+  int uses; // refs to it
 } tt_outside;
 
 typedef struct tt_graph_program tt_graph_program;
@@ -55,9 +56,8 @@ tt_status tt_graph_create(tt_device *device, tt_graph **out_graph);
 // Drops its nodes and everything they hold; the arrays stay.
 void tt_graph_clear(tt_graph *g);
 void tt_graph_free(tt_graph *g); // NULL is fine
-// Appends a call; on failure the graph and all storages are as before. `site` is taken over on success.
-tt_status tt_graph_add(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, char *site,
-                       tt_results *results);
+// Appends a call; on failure the graph and all storages are as before. The node's site is the caller's to set.
+tt_status tt_graph_add(tt_graph *g, tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *results);
 
 // --- fuse.c -------------------------------------------------------------------------------------------------------------
 // A graph's program and how to launch it. Its arguments are the graph's outside values, then its numbers; its results the live

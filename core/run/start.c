@@ -182,7 +182,7 @@ static tt_status collect_node(tt_graph *g, const tt_node *node, execution *e) {
       continue;
     }
     tt_buffer *buffer = buffer_of(g, ref);
-    bool may_go = node->plan->inputs[i].overwritten && g->node_count == 1;
+    bool may_go = node->plan->inputs[i].overwritten && g->node_count == 1 && g->outsides[tt_ref_index(ref)].uses == 1;
     if (!may_go) tt_buffer_retain(buffer);
     add_input(e, buffer, may_go);
     if (may_go) g->outsides[tt_ref_index(ref)].buffer = NULL;
