@@ -121,7 +121,7 @@ static tt_status bind_storage(tt_graph *g, const tt_plan *plan, const tt_plan_in
   const tt_layout *layout;
   TT_TRY(tt_storage_peek(call->tensors[in->slot].storage, &buffer, &pending, &layout));
   tt_status status = TT_SUCCESS;
-  if (layout != in->layout)
+  if (layout != in->layout || (!buffer && !pending))
     status = tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", plan->op_name);
   else if (pending && atomic_load_explicit(&pending->lost, memory_order_acquire))
     status = tt_pending_resolve(pending); // says so
