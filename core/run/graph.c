@@ -82,38 +82,41 @@ static bool reserve_for(tt_graph *g, const tt_plan *plan) {
          RESERVE(g, numbers, number, plan->input_count);
 }
 
-// Where the graph that read the value last keeps it.
-static bool is_known(const tt_graph *g, const tt_buffer *buffer, const tt_layout *layout, uint64_t reader, int index) {
-  if (reader != g->number || index >= g->outside_count) return false;
-  const tt_outside *known = &g->outsides[index];
-  return known->buffer == buffer && known->layout == layout;
-}
-
-// Takes over the reference to one of the two. A value that the graph reads already has its place.
-static tt_ref add_outside(tt_graph *g, tt_buffer *buffer, tt_pending *pending, const tt_layout *layout) {
-  int index = buffer ? buffer->graph_index : pending->reader_index;
-  if (is_known(g, buffer, layout, buffer ? buffer->graph : pending->reader, index)) {
-    tt_buffer_release(buffer);
-    tt_pending_release(pending);
-  } else {
-    index = g->outside_count++;
-    g->outsides[index] = (tt_outside){buffer, pending, layout, 0};
-    if (buffer) {
-      buffer->graph = g->number;
-      buffer->graph_index = index;
-    } else {
-      pending->reader = g->number;
-      pending->reader_index = index;
-    }
-  }
+// Both take over the reference. A value that the graph reads already has its place: its last reader knows.
+static tt_ref use_outside(tt_graph *g, int index) {
   ++g->outsides[index].uses;
   return tt_ref_make(TT_REF_OUTSIDE, index);
+}
+
+static tt_ref add_buffer(tt_graph *g, tt_buffer *buffer, const tt_layout *layout) {
+  int index = buffer->graph_index;
+  if (buffer->graph == g->number && index < g->outside_count && g->outsides[index].buffer == buffer &&
+      g->outsides[index].layout == layout) {
+    tt_buffer_release(buffer);
+    return use_outside(g, index);
+  }
+  buffer->graph = g->number;
+  buffer->graph_index = g->outside_count;
+  g->outsides[g->outside_count] = (tt_outside){buffer, NULL, layout, 0};
+  return use_outside(g, g->outside_count++);
+}
+
+static tt_ref add_pending(tt_graph *g, tt_pending *pending) {
+  int index = pending->reader_index;
+  if (pending->reader == g->number && index < g->outside_count && g->outsides[index].pending == pending) {
+    tt_pending_release(pending);
+    return use_outside(g, index);
+  }
+  pending->reader = g->number;
+  pending->reader_index = g->outside_count;
+  g->outsides[g->outside_count] = (tt_outside){NULL, pending, pending->layout, 0};
+  return use_outside(g, g->outside_count++);
 }
 
 static tt_status bind_storage(tt_graph *g, const tt_plan *plan, const tt_plan_input *in, const tt_call *call,
                               tt_ref *out_ref) {
   if (in->constant) {
-    *out_ref = add_outside(g, tt_buffer_retain(in->constant), NULL, in->layout);
+    *out_ref = add_buffer(g, tt_buffer_retain(in->constant), in->layout);
     return TT_SUCCESS;
   }
   tt_buffer *buffer = NULL;
@@ -134,7 +137,7 @@ static tt_status bind_storage(tt_graph *g, const tt_plan *plan, const tt_plan_in
     *out_ref = tt_ref_make(TT_REF_VALUE, pending->number);
     tt_pending_release(pending);
   } else {
-    *out_ref = add_outside(g, buffer, pending, layout);
+    *out_ref = pending ? add_pending(g, pending) : add_buffer(g, buffer, layout);
   }
   return TT_SUCCESS;
 }
