@@ -88,10 +88,15 @@ static tt_ref use_outside(tt_graph *g, int index) {
   return tt_ref_make(TT_REF_OUTSIDE, index);
 }
 
+// The value may have been pending when the graph read it before.
+static bool holds(const tt_outside *o, const tt_buffer *buffer, const tt_layout *layout) {
+  const tt_buffer *held = o->pending ? atomic_load_explicit(&o->pending->buffer, memory_order_relaxed) : o->buffer;
+  return held == buffer && o->layout == layout;
+}
+
 static tt_ref add_buffer(tt_graph *g, tt_buffer *buffer, const tt_layout *layout) {
   int index = buffer->graph_index;
-  if (buffer->graph == g->number && index < g->outside_count && g->outsides[index].buffer == buffer &&
-      g->outsides[index].layout == layout) {
+  if (buffer->graph == g->number && index < g->outside_count && holds(&g->outsides[index], buffer, layout)) {
     tt_buffer_release(buffer);
     return use_outside(g, index);
   }

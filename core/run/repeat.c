@@ -122,17 +122,35 @@ static bool reads_the_same(const tt_repeat *r, int64_t period) {
   return same >= other;
 }
 
-// Of the newest period's calls, the one before which the least is alive, the newest of these.
-static uint64_t best_boundary(const tt_repeat *r, int64_t period) {
-  uint64_t best = r->count - 1;
+static int64_t drift(const tt_repeat *r, uint64_t last_call, int64_t period) {
+  int64_t change = call_at(r, last_call)->alive - call_at(r, last_call - (uint64_t)period)->alive;
+  return change < 0 ? -change : change;
+}
+
+// Of the newest period's calls, the one before which the least is alive, the newest of these. Something that came or went for
+// good meanwhile, garbage of Python's that was collected, would mislead: then the period before is looked at.
+static uint64_t best_boundary(const tt_repeat *r, int64_t n, int64_t period) {
+  uint64_t last = r->count - 1, back = 0;
+  if (2 * period < n && drift(r, last - (uint64_t)period, period) < drift(r, last, period)) back = (uint64_t)period;
+  uint64_t best = last;
   for (int64_t i = 1; i < period; ++i) {
-    uint64_t number = r->count - 1 - (uint64_t)i;
-    if (call_at(r, number)->alive < call_at(r, best)->alive) best = number;
+    uint64_t number = last - (uint64_t)i;
+    if (call_at(r, number - back)->alive < call_at(r, best - back)->alive) best = number;
   }
   return best;
 }
 
+// Has a boundary been seen within its period?
+static bool is_in_step(const tt_repeat *r) {
+  for (int i = 0; i < TT_REPEAT_BOUNDARIES; ++i) {
+    const tt_boundary *b = &r->boundaries[i];
+    if (b->hash && r->count - 1 - b->last_seen < (uint64_t)b->period) return true;
+  }
+  return false;
+}
+
 bool tt_repeat_search(tt_repeat *r, int64_t least) {
+  if (is_in_step(r)) return true;
   int64_t n = r->count < TT_REPEAT_HISTORY ? (int64_t)r->count : TT_REPEAT_HISTORY;
   if (n < 2 * TT_REPEAT_WINDOW) return false;
   int32_t *border = tt_malloc((size_t)n * sizeof *border);
@@ -140,7 +158,7 @@ bool tt_repeat_search(tt_repeat *r, int64_t least) {
   int64_t period = 0, length = longest_repetition(r, n, border, &period);
   tt_free(border);
   if (length == 0 || length < least || !reads_the_same(r, period)) return false;
-  uint64_t call = best_boundary(r, period) - 1;
+  uint64_t call = best_boundary(r, n, period) - 1;
   if (r->count - call + TT_REPEAT_WINDOW > (uint64_t)n) return false; // its window is not known
   remember(r, window_hash(r, call), period, call);
   return true;

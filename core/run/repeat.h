@@ -51,7 +51,7 @@ bool tt_repeat_note(tt_repeat *r, const tt_noted_call *call, int pending);
 // The host waited: what comes need not continue the period.
 void tt_repeat_disturb(tt_repeat *r);
 // Looks for a repetition that ends with the newest call, at least `least` calls long, and remembers its boundary. Takes some
-// nanoseconds per call of the history. Returns whether there is one.
+// nanoseconds per call of the history. Returns whether there is one; a loop that is in step keeps the boundary it has.
 bool tt_repeat_search(tt_repeat *r, int64_t least);
 void tt_repeat_free(tt_repeat *r);
 

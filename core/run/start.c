@@ -72,6 +72,8 @@ static tt_status start(execution *e, tt_graph *g, tt_program *program, const cha
 static tt_status place_value(tt_graph *g, tt_pending *value, void *pjrt) {
   tt_buffer *buffer;
   TT_TRY(tt_buffer_wrap(g->device, pjrt, value->layout->byte_size, value->op_name, &buffer));
+  buffer->graph = value->reader; // the graph that reads it already finds it again
+  buffer->graph_index = value->reader_index;
   atomic_store_explicit(&value->buffer, buffer, memory_order_release);
   return TT_SUCCESS;
 }

@@ -66,6 +66,21 @@ TEST(repeat_cuts_where_a_step_begins) {
   tt_repeat_free(&l.repeat);
 }
 
+// A megabyte goes for good in the middle of a step.
+TEST(repeat_is_not_misled_by_what_dies_once) {
+  loop l;
+  start(&l);
+  int64_t garbage = 1 << 20;
+  for (int i = 0; i < 30; ++i) {
+    for (int k = 0; k < 90; ++k) {
+      if (i == 1 && k == 36) garbage = 0; // in the period before the search at 128 calls
+      call(&l, (uint32_t)(k + 1), garbage + 1000000 - abs(2 * k - 90) * 1000, (uint64_t)(k + 1));
+    }
+  }
+  check_last(&l, 20, 90);
+  tt_repeat_free(&l.repeat);
+}
+
 TEST(repeat_finds_steps_longer_than_a_graph) {
   loop l;
   start(&l);
@@ -98,6 +113,15 @@ TEST(repeat_takes_short_periods_together) {
   CHECK(l.length_count > 10);
   CHECK(l.lengths[l.length_count - 1] >= 256 && l.lengths[l.length_count - 1] < 262);
   CHECK_INT(l.lengths[l.length_count - 1], l.lengths[l.length_count - 3]);
+  tt_repeat_free(&l.repeat);
+}
+
+// Results that are kept make each period begin with more alive than the last.
+TEST(repeat_takes_short_periods_together_while_memory_grows) {
+  loop l;
+  start(&l);
+  for (int i = 0; i < 6000; ++i) call(&l, (uint32_t)(i % 11), 100 + i, (uint64_t)(i % 11 + 1));
+  for (int i = 2; i < 12; ++i) CHECK_INT(l.lengths[l.length_count - i], l.lengths[l.length_count - 1]);
   tt_repeat_free(&l.repeat);
 }
 
