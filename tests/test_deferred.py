@@ -449,7 +449,7 @@ def test_inference_settles(deferred):
     model = Net().to("tpu").eval()
     tokens = torch.arange(40).reshape(8, 5).remainder(11).to("tpu")
     with torch.no_grad():
-        results = [model(tokens) for _ in range(120)]
+        results = [model(tokens) for _ in range(320)]
         compiles = torch.tpu.counters()["compiles"]
         results += [model(tokens) for _ in range(120)]
     assert torch.tpu.counters()["compiles"] == compiles
