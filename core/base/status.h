@@ -28,6 +28,8 @@ extern "C" {
   X(MISMATCH, "RuntimeError", "operands that fit no program: the caller's, which nothing refused before")             \
   X(OUT_OF_MEMORY, "torch.OutOfMemoryError", "device or host memory is exhausted")                                      \
   X(UNAVAILABLE, "RuntimeError", "no plugin or no device")                                                              \
+  X(FORBIDDEN, "RuntimeError", "a compile or a host wait where the user forbids it")                                    \
+  X(PYTHON, "what Python raised", "a Python exception, kept by the bridge for this thread")                             \
   X(PLUGIN, "RuntimeError", "the PJRT plugin refused a call")                                                           \
   X(INTERNAL, "RuntimeError", "a fault of torch_tpu itself")
 

@@ -27,8 +27,8 @@ static tt_status compile_once(const tt_client *client, const char *text, int64_t
 }
 
 // Compiles, dropping one option after the other while the plugin refuses them.
-static tt_status compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
-                         PJRT_LoadedExecutable **out_loaded) {
+static tt_status compile_unobserved(tt_client *client, const char *text, int64_t size,
+                                    const tt_compile_options *options, PJRT_LoadedExecutable **out_loaded) {
   for (;;) {
     tt_option_set sent = 0;
     tt_string proto = TT_STRING_INIT;
@@ -43,6 +43,19 @@ static tt_status compile(tt_client *client, const char *text, int64_t size, cons
     atomic_fetch_or(&client->refused_options, refused);
     tt_status_free(status);
   }
+}
+
+static _Atomic(const tt_compile_observer *) compile_observer;
+
+void tt_executable_observe_compiles(const tt_compile_observer *observer) { atomic_store(&compile_observer, observer); }
+
+static tt_status compile(tt_client *client, const char *text, int64_t size, const tt_compile_options *options,
+                         PJRT_LoadedExecutable **out_loaded) {
+  const tt_compile_observer *observer = atomic_load_explicit(&compile_observer, memory_order_acquire);
+  if (observer != NULL) TT_TRY(observer->begin());
+  tt_status status = compile_unobserved(client, text, size, options, out_loaded);
+  if (observer != NULL) observer->end(status);
+  return status;
 }
 
 // What plugins do not tell counts as nothing.

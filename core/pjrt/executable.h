@@ -53,6 +53,15 @@ tt_status tt_executable_serialize(const tt_executable *executable, tt_string *ou
 tt_status tt_executable_load(tt_client *client, const char *text, int64_t size, const void *bytes, size_t byte_size,
                              tt_executable **out_executable);
 
+// Whoever wants to know of each compilation, and may refuse it: begin() comes before the compiler gets the program, and its
+// failure is that of the compilation; end() after it, on the same thread, with what became of it (borrowed). Set once, NULL for
+// nobody; lives for ever.
+typedef struct tt_compile_observer {
+  tt_status (*begin)(void);
+  void (*end)(tt_status status);
+} tt_compile_observer;
+void tt_executable_observe_compiles(const tt_compile_observer *observer);
+
 tt_executable *tt_executable_retain(tt_executable *executable);
 void tt_executable_release(tt_executable *executable); // NULL is fine
 

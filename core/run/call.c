@@ -15,7 +15,9 @@
 #include "run/internal.h"
 #include "run/key.h"
 #include "run/plan.h"
+#include "run/reason.h"
 #include "run/record.h"
+#include "run/trace.h"
 
 static pthread_rwlock_t plans_lock = PTHREAD_RWLOCK_INITIALIZER; // guards `plans`
 static tt_map plans = TT_MAP_INIT;                               // key words -> tt_plan, one reference each
@@ -90,26 +92,32 @@ void tt_plans_forget(void) {
   tt_map_each(&forgotten, release_plan, NULL);
   tt_map_free(&forgotten);
   tt_graph_programs_forget();
+  tt_reasons_forget();
   tt_cache_clear();
 }
 
 // --- making a plan -----------------------------------------------------------------------------------------------------------
 
-static void describe_tensor(tt_string *out, const tt_tensor *t) {
+void tt_describe_tensor(const tt_tensor *t, tt_string *out) {
   if (!t->defined) return tt_string_append(out, "undefined");
   tt_string_printf(out, "%s [", tt_dtype_text(t->dtype));
   for (int i = 0; i < t->rank; ++i) tt_string_printf(out, i ? ", %lld" : "%lld", (long long)t->sizes[i]);
   tt_string_append(out, t->cpu_scalar ? "] (CPU scalar)" : "]");
 }
 
+void tt_call_describe_operands(const tt_call *call, tt_string *out) {
+  for (int i = 0; i < call->tensor_count && i < 8; ++i) {
+    if (i) tt_string_append(out, ", ");
+    tt_describe_tensor(&call->tensors[i], out);
+  }
+  if (call->tensor_count > 8) tt_string_append(out, ", ...");
+}
+
 // "add(Float [2, 3], Float [3])" for messages about programs.
 void tt_call_describe(const tt_call *call, tt_string *out) {
   tt_string_printf(out, "%s(", call->overload->name);
-  for (int i = 0; i < call->tensor_count && i < 8; ++i) {
-    if (i) tt_string_append(out, ", ");
-    describe_tensor(out, &call->tensors[i]);
-  }
-  tt_string_append(out, call->tensor_count > 8 ? ", ...)" : ")");
+  tt_call_describe_operands(call, out);
+  tt_string_append(out, ")");
 }
 
 static tt_status with_signature(const tt_call *call, tt_status status) {
@@ -199,11 +207,13 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
   tt_status status = tt_call_lower(call, tt_runtime_target(), &recorder, &request);
   if (!status) status = tt_plan_create(&recorder, &request, out_plan);
   tt_recorder_free(&recorder);
-  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) {
-    status = tt_plan_compile(*out_plan);
-    if (status) tt_plan_release(*out_plan);
-  }
   if (status) return with_signature(call, status);
+  status = tt_reason_note(call, *out_plan);
+  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_plan_compile(*out_plan);
+  if (status) {
+    tt_plan_release(*out_plan);
+    return with_signature(call, status);
+  }
   tt_tell_lowering_observer(call);
   return TT_SUCCESS;
 }
@@ -296,6 +306,10 @@ static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, 
   tt_eager_mode mode = tt_get_eager_mode();
   if (mode == TT_DEFER_AND_FUSE) return tt_defer(plan, call, key, true, out_results);
   bool waits = mode == TT_DEFER_NEVER && plan->program && !tt_program_is_compiled(plan->program);
+  if (waits && tt_trace_forbids(TT_TRACE_compile)) {
+    TT_TRY(tt_plan_compile(plan)); // which the compile cache may spare: if not, the error is this call's
+    waits = false;
+  }
   if (waits || tt_must_defer(plan, call)) return tt_defer(plan, call, key, false, out_results);
   return tt_plan_launch(plan, call, key, out_results);
 }

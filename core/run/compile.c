@@ -9,6 +9,7 @@
 #include "run/call.h"
 #include "run/internal.h"
 #include "run/program.h"
+#include "run/trace.h"
 
 enum { MAX_THREADS = 4 };
 
@@ -23,12 +24,16 @@ static bool stopping;
 
 static tt_status compile(const tt_program *program, tt_executable **out_executable) {
   tt_string text = TT_STRING_INIT;
+  static const char *const tiers[] = {
+      [TT_FROM_MEMORY] = "memory", [TT_FROM_DISK] = "disk", [TT_FROM_REMOTE] = "remote", [TT_FROM_COMPILER] = NULL};
   tt_cache_source source = TT_FROM_COMPILER;
+  tt_trace_enter_program(program);
   tt_status status = tt_program_text(program, &text);
   if (!status)
     status = tt_cache_get(tt_runtime_client(), tt_string_text(&text), (int64_t)text.size, &program->options,
                           out_executable, &source);
   tt_string_free(&text);
+  tt_trace_leave_program(status ? NULL : tiers[source]);
   if (status) return status;
   static const tt_counter counters[] = {[TT_FROM_MEMORY] = TT_COUNTER_cache_hits,
                                         [TT_FROM_DISK] = TT_COUNTER_disk_hits,
@@ -90,6 +95,7 @@ static void make_threads(void) {
 }
 
 void tt_program_compile_soon(tt_program *program) {
+  if (tt_trace_forbids(TT_TRACE_compile)) return; // who needs it hears of that
   pthread_mutex_lock(&lock);
   if (thread_count == 0 && !stopping) make_threads();
   if (!tt_program_is_compiled(program) && program->state == TT_COMPILE_IDLE && thread_count > 0) {

@@ -9,7 +9,9 @@
 #include "op/lowering.h"
 #include "run/call.h"
 #include "run/internal.h"
+#include "run/record.h"
 #include "run/staging.h"
+#include "run/trace.h"
 
 // --- the programs -----------------------------------------------------------------------------------------------------------
 
@@ -54,6 +56,9 @@ static tt_status run_contiguous(const tt_tensor *tensor, tt_storage **out_storag
   tt_results_free(&results);
   return TT_SUCCESS;
 }
+
+// Names of transfers.
+static const char TO_DEVICE[] = "to the device", FROM_DEVICE[] = "from the device", BETWEEN[] = "between devices";
 
 // --- shapes -------------------------------------------------------------------------------------------------------------------
 
@@ -156,10 +161,8 @@ static tt_status upload_asynchronously(tt_device *device, const void *data, cons
   return TT_SUCCESS;
 }
 
-// Starts the transfer; `done` is called exactly once unless it is NULL.
-static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user),
-                        void *user, tt_buffer **out_buffer) {
-  tt_counter_add(TT_COUNTER_bytes_to_device, layout->byte_size);
+static tt_status start_upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user),
+                              void *user, tt_buffer **out_buffer) {
   *out_buffer = NULL;
   tt_status status = TT_SUCCESS;
   if (tt_client_is_host(device->client) && layout->byte_size >= TT_STAGING_MIN_BYTES)
@@ -170,6 +173,16 @@ static tt_status upload(tt_device *device, const void *data, const tt_layout *la
   }
   if (done) return upload_asynchronously(device, data, layout, done, user, out_buffer);
   return tt_buffer_from_host(device, data, layout->dtype, layout->rank, layout->dims, TT_HOST_COPY, NULL, out_buffer);
+}
+
+// Starts the transfer; `done` is called exactly once unless it is NULL.
+static tt_status upload(tt_device *device, const void *data, const tt_layout *layout, void (*done)(void *user),
+                        void *user, tt_buffer **out_buffer) {
+  int64_t began = tt_trace_begin(TT_TRACE_transfer);
+  tt_counter_add(TT_COUNTER_bytes_to_device, layout->byte_size);
+  tt_status status = start_upload(device, data, layout, done, user, out_buffer);
+  TT_TRACE_END(transfer, began, .name = TO_DEVICE, .bytes = layout->byte_size, .device_index = device->index);
+  return status;
 }
 
 // A temporary storage with the host's data, dense, with the tensor's sizes.
@@ -215,37 +228,49 @@ static tt_status no_host_read_while_recording(void) {
 }
 
 // Waits for a buffer on behalf of the host; the failure of an earlier program of the device comes first.
-static tt_status wait_for(const tt_buffer *buffer) {
+static tt_status wait_for(const tt_buffer *buffer, const char *what) {
+  int64_t began = tt_trace_begin(TT_TRACE_wait);
   if (!tt_buffer_is_ready(buffer)) tt_counter_add(TT_COUNTER_host_waits, 1);
   tt_status status = tt_buffer_wait(buffer);
+  TT_TRACE_END(wait, began, .name = what, .device_index = buffer->device->index);
   return tt_status_join(tt_queue_take_failure(buffer->device), status);
 }
 
 // Copies `size` bytes at `offset` of a ready buffer in host memory.
 static tt_status copy_host_range(const tt_buffer *buffer, int64_t offset, void *data, int64_t size) {
+  int64_t began = tt_trace_begin(TT_TRACE_transfer);
   void *memory;
   TT_TRY(tt_buffer_host_data(buffer, &memory));
   memcpy(data, (const char *)memory + offset, (size_t)size);
+  TT_TRACE_END(transfer, began, .name = FROM_DEVICE, .bytes = size, .device_index = buffer->device->index);
   return TT_SUCCESS;
 }
 
-// A whole value or, on a host platform, any range of it.
-static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int64_t offset, void *data, int64_t size) {
+// A whole value or, on a host platform, any range of it. `what` names the wait.
+static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int64_t offset, void *data, int64_t size,
+                          const char *what) {
   if (tt_client_is_host(buffer->device->client)) {
-    TT_TRY(wait_for(buffer));
+    TT_TRY(wait_for(buffer, what));
     return copy_host_range(buffer, offset, data, size);
   }
   if (offset != 0 || size != layout->byte_size) return tt_internal_error("a partial download from a device's memory");
+  int64_t began = tt_trace_begin(TT_TRACE_wait);
+  if (began)
+    TT_TRY(tt_buffer_wait(buffer)); // tells the program's time from the transfer's, at the cost of a round trip
+  TT_TRACE_END(wait, began, .name = what, .device_index = buffer->device->index);
+  began = tt_trace_begin(TT_TRACE_transfer);
   tt_event done = {0};
   TT_TRY(tt_buffer_to_host(buffer, data, size, &done));
   tt_counter_add(TT_COUNTER_host_waits, 1);
   tt_status status = tt_event_wait(&done);
   tt_event_release(&done);
+  TT_TRACE_END(transfer, began, .name = FROM_DEVICE, .bytes = size, .device_index = buffer->device->index);
   return tt_status_join(tt_queue_take_failure(buffer->device), status);
 }
 
 // A whole value. `release` is taken over: done and freed once the host memory is no longer written.
 static tt_status download_asynchronously(const tt_buffer *buffer, void *data, host_release *release) {
+  int64_t began = tt_trace_begin(TT_TRACE_transfer);
   tt_event done = {0};
   tt_status status = tt_buffer_to_host(buffer, data, buffer->byte_size, &done);
   if (status) {
@@ -254,6 +279,7 @@ static tt_status download_asynchronously(const tt_buffer *buffer, void *data, ho
   }
   release_when(&done, release);
   tt_queue_add(buffer->device, done, "copy to the host");
+  TT_TRACE_END(transfer, began, .name = FROM_DEVICE, .bytes = buffer->byte_size, .device_index = buffer->device->index);
   return TT_SUCCESS;
 }
 
@@ -274,8 +300,9 @@ static tt_status find_dense(const tt_tensor *tensor, bool blocking, tt_storage *
   return TT_SUCCESS;
 }
 
-// `release` NULL: blocking. Else it is taken over.
-static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size, host_release *release) {
+// `release` NULL: blocking, a wait of the name `what`. Else it is taken over.
+static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size, const char *what,
+                              host_release *release) {
   tt_storage *storage = NULL;
   tt_buffer *buffer = NULL;
   const tt_layout *layout;
@@ -287,7 +314,7 @@ static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size,
   if (buffer && release)
     status = download_asynchronously(buffer, data, release);
   else if (buffer)
-    status = download(buffer, layout, offset, data, size);
+    status = download(buffer, layout, offset, data, size, what);
   else if (release)
     on_transfer_done(TT_SUCCESS, release);
   tt_buffer_release(buffer);
@@ -295,21 +322,32 @@ static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size,
   return status;
 }
 
+static tt_status read_now(const tt_tensor *tensor, void *data, int64_t size, const char *what) {
+  if (tt_trace_forbids(TT_TRACE_wait)) {
+    tt_string text = TT_STRING_INIT;
+    tt_describe_tensor(tensor, &text);
+    tt_status status = tt_trace_check_wait(what, tt_string_text(&text));
+    tt_string_free(&text);
+    if (status) return status;
+  }
+  return copy_to_host(tensor, data, size, what, NULL);
+}
+
 tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, void (*host_done)(void *user), void *user) {
   int64_t size = element_count(tensor) * tt_dtype_size(tensor->dtype);
   host_release *release = host_done && size > 0 ? tt_malloc(sizeof *release) : NULL;
   if (release) {
     *release = (host_release){host_done, user};
-    return copy_to_host(tensor, data, size, release);
+    return copy_to_host(tensor, data, size, NULL, release);
   }
   // Nothing to copy, or no memory to leave it to itself.
-  tt_status status = size > 0 ? copy_to_host(tensor, data, size, NULL) : TT_SUCCESS;
+  tt_status status = size > 0 ? read_now(tensor, data, size, "copy to the host") : TT_SUCCESS;
   if (host_done) host_done(user);
   return status;
 }
 
 tt_status tt_item(const tt_tensor *tensor, void *out_element) {
-  return tt_copy_to_host(tensor, out_element, NULL, NULL);
+  return read_now(tensor, out_element, tt_dtype_size(tensor->dtype), "item");
 }
 
 // --- between tensors --------------------------------------------------------------------------------------------------------------
@@ -337,7 +375,10 @@ static tt_status copy_across(const tt_tensor *dst, const tt_tensor *src) {
   tt_buffer *buffer = NULL, *copy = NULL;
   const tt_layout *layout;
   tt_status status = tt_storage_read(dense, &buffer, &layout);
+  int64_t began = tt_trace_begin(TT_TRACE_transfer);
   if (!status) status = tt_buffer_to_device(buffer, dst->storage->device, &copy);
+  TT_TRACE_END(transfer, began, .name = BETWEEN, .bytes = buffer ? buffer->byte_size : 0,
+               .device_index = src->device_index);
   if (!status) status = tt_storage_create_with(copy, layout, &moved);
   if (!status) {
     int64_t strides[TT_MAX_RANK];

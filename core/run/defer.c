@@ -4,6 +4,7 @@
 #include "run/graph_internal.h"
 #include "run/internal.h"
 #include "run/site.h"
+#include "run/trace.h"
 
 enum {
   // Compile time grows faster than the number of ops beyond about this many (a chain of 20,000 takes minutes).
@@ -38,9 +39,16 @@ static void initialize(void) {
 static deferral *deferral_of(tt_device *device) {
   pthread_once(&deferrals_once, initialize);
   deferral *d = &deferrals[device->index];
+  tt_trace_hold();
   pthread_mutex_lock(&d->lock);
   d->device = device;
   return d;
+}
+
+// Passes `status` on, or the failure of what had to wait until the lock was free.
+static tt_status unlock(deferral *d, tt_status status) {
+  pthread_mutex_unlock(&d->lock);
+  return tt_trace_let_go(status);
 }
 
 static int open_nodes(const deferral *d) { return d->open ? d->open->node_count : 0; }
@@ -53,15 +61,21 @@ static void line_up(deferral *d, tt_graph *g) {
   atomic_store_explicit(&d->has_closed, true, memory_order_relaxed);
 }
 
-// Compiles what the first graph needs, without the lock: the compile cache may have to wait for Python.
-static void await_first(deferral *d, tt_program *program) {
+// Compiles what the first graph needs, without the lock: the compile cache may have to wait for Python. TT_FORBIDDEN if that is
+// forbidden now: the graph may start later.
+static tt_status await_first(deferral *d, tt_program *program) {
   d->first->was_awaited = true;
   tt_program_retain(program);
   pthread_mutex_unlock(&d->lock);
   tt_executable *executable;
-  tt_status_free(tt_program_executable(program, &executable)); // its failure comes again when the graph starts
-  tt_program_release(program);
+  tt_status status = tt_program_executable(program, &executable);
   pthread_mutex_lock(&d->lock);
+  bool is_forbidden = tt_status_code(status) == TT_FORBIDDEN;
+  if (is_forbidden && d->first && tt_graph_awaits(d->first) == program) d->first->was_awaited = false;
+  tt_program_release(program);
+  if (is_forbidden) return status;
+  tt_status_free(status); // comes again when the graph starts
+  return TT_SUCCESS;
 }
 
 // Starts graphs from the front: all, or as long as they need not wait for a compiler. The first failure.
@@ -71,8 +85,10 @@ static tt_status start_closed(deferral *d, bool all) {
     tt_program *awaited = d->first->was_awaited ? NULL : tt_graph_awaits(d->first);
     if (awaited) {
       if (!all) break;
-      await_first(d, awaited);
-      continue; // another thread may have started it meanwhile
+      tt_status refused = await_first(d, awaited);
+      if (!refused) continue; // another thread may have started it meanwhile
+      status = tt_status_join(status, refused);
+      break;
     }
     tt_graph *g = d->first;
     status = tt_status_join(status, tt_graph_start(g));
@@ -173,10 +189,10 @@ tt_status tt_defer(tt_plan *plan, const tt_call *call, const tt_key *key, bool f
   status = fuse ? defer_into_open(d, plan, call, key, site, out_results)
                 : defer_alone(d, plan, call, key, site, out_results);
   tt_status earlier = start_closed(d, false);
-  pthread_mutex_unlock(&d->lock);
+  if (status) tt_free(site);
+  status = unlock(d, status);
   tt_queue_note_failure(device, earlier);
   if (status) {
-    tt_free(site);
     for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
     tt_results_free(out_results);
   }
@@ -190,8 +206,7 @@ bool tt_must_defer(const tt_plan *plan, const tt_call *call) {
   if (!atomic_load_explicit(&deferrals[device->index].has_closed, memory_order_relaxed)) return false;
   deferral *d = deferral_of(device);
   tt_status earlier = start_closed(d, false);
-  pthread_mutex_unlock(&d->lock);
-  tt_queue_note_failure(device, earlier);
+  tt_queue_note_failure(device, unlock(d, earlier));
   for (int i = 0; i < call->tensor_count; ++i)
     if (call->tensors[i].storage && tt_storage_is_pending(call->tensors[i].storage)) return true;
   return false;
@@ -204,9 +219,7 @@ tt_status tt_run_deferred(tt_device *device) {
   if (open_nodes(d) >= FIRST_SEARCH) look_for_steps(d);
   tt_repeat_disturb(&d->repeat);
   close_open(d);
-  tt_status status = start_closed(d, true);
-  pthread_mutex_unlock(&d->lock);
-  return status;
+  return unlock(d, start_closed(d, true));
 }
 
 bool tt_nothing_deferred(tt_device *device) {
@@ -214,8 +227,7 @@ bool tt_nothing_deferred(tt_device *device) {
   close_open(d);
   tt_status earlier = start_closed(d, false);
   bool nothing = d->first == NULL;
-  pthread_mutex_unlock(&d->lock);
-  tt_queue_note_failure(device, earlier);
+  tt_queue_note_failure(device, unlock(d, earlier));
   return nothing;
 }
 
@@ -234,8 +246,7 @@ void tt_start_closed_graphs(void) {
   for (int i = 0; i < count; ++i) {
     tt_device *device = tt_client_device(tt_runtime_client(), i);
     deferral *d = deferral_of(device);
-    tt_status failure = start_closed(d, true);
-    pthread_mutex_unlock(&d->lock);
+    tt_status failure = unlock(d, start_closed(d, true));
     tt_queue_note_failure(device, failure);
   }
 }
@@ -247,7 +258,7 @@ tt_status tt_pending_graph(int index, tt_storage *storage, int format, char **ou
   deferral *d = deferral_of(device);
   tt_status status = make_open(d);
   if (!status) status = tt_graph_show(d->open, storage, (tt_graph_format)format, &out);
-  pthread_mutex_unlock(&d->lock);
+  status = unlock(d, status);
   *out_text = status ? NULL : tt_strdup(tt_string_text(&out));
   tt_string_free(&out);
   if (!status && !*out_text) status = tt_error(TT_OUT_OF_MEMORY, "out of host memory while showing a graph");

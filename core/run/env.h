@@ -21,6 +21,10 @@
     "1: start in EagerMode.DEFER_AND_FUSE, which records ops and runs them together when a value is needed")             \
   X(FALLBACK, "TORCH_TPU_FALLBACK", "error|warn|allow", "warn",                                                         \
     "what happens at an op that only the CPU can run: an error, one warning per op, or nothing")                        \
+  X(LOG, "TORCH_TPU_LOG", "text", "",                                                                                   \
+    "kinds of events that are written to stderr with their Python line, a list of compile, cache, execute, transfer, wait, " \
+    "fallback, or all")                                                                                                 \
+  X(PROGRESS, "TORCH_TPU_PROGRESS", "0|1", "1", "1: a compilation that takes longer than two seconds says so on stderr")  \
   X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \
     "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")        \
   X(CACHE_DIR, "TORCH_TPU_CACHE_DIR", "text", "",                                                                       \

@@ -6,6 +6,7 @@
 #include "graph/storage.h"
 #include "run/graph_internal.h"
 #include "run/internal.h"
+#include "run/reason.h"
 
 enum {
   FAR_VALUES = 32,  // a value made so many values before its use was made long ago
@@ -166,6 +167,29 @@ static tt_status add_node(fusion *f, const tt_node *node, int *io_check) {
   return TT_SUCCESS;
 }
 
+// The program's name and the reason why it is a new one.
+static tt_status describe(const tt_graph *g, const shape *s, tt_program *program) {
+  const tt_plan **plans = tt_malloc(((size_t)g->node_count + 1) * sizeof *plans);
+  if (!plans) return out_of_memory();
+  for (int n = 0; n < g->node_count; ++n) plans[n] = g->nodes[n].plan;
+  const uint64_t aliases = tt_hash(s->aliases, (size_t)g->outside_count * sizeof *s->aliases);
+  const tt_graph_signature signature = {
+      .call_count = g->node_count,
+      .result_count = s->output_count,
+      .plans = plans,
+      .wiring = tt_hash(g->refs, (size_t)g->ref_count * sizeof *g->refs),
+      .results = tt_hash(s->outputs, (size_t)s->output_count * sizeof *s->outputs) ^ aliases * 3,
+  };
+  const char *name =
+      tt_arena_format(&program->arena, g->node_count == 1 ? "graph of %d call (%s)" : "graph of %d calls (%s ... %s)",
+                      g->node_count, plans[0]->op_name, plans[g->node_count - 1]->op_name);
+  tt_reason_note_graph(&signature, program);
+  tt_free(plans);
+  if (!name || !program->note.reason) return out_of_memory();
+  program->note.name = name;
+  return TT_SUCCESS;
+}
+
 static tt_status fuse(fusion *f, tt_graph_program *p) {
   const tt_graph *g = f->g;
   TT_TRY(reserve_values(f));
@@ -178,7 +202,8 @@ static tt_status fuse(fusion *f, tt_graph_program *p) {
   if (!aliases) return out_of_memory();
   for (int i = 0; i < parameters; ++i) aliases[i] = i < g->outside_count ? p->aliases[i] : -1;
   const tt_compile_options options = tt_program_options(tt_builder_op_count(f->b), f->largest, /*exact=*/true);
-  return tt_program_create(f->b, check, f->results, aliases, &options, &p->program);
+  TT_TRY(tt_program_create(f->b, check, f->results, aliases, &options, &p->program));
+  return describe(g, f->s, p->program);
 }
 
 // A block of its own that holds the arrays too.

@@ -24,6 +24,7 @@
 #include "base/string.h"
 #include "pjrt/client.h"
 #include "run/call.h"
+#include "run/deferred.h"
 #include "run/key.h"
 #include "run/plan.h"
 
@@ -37,8 +38,6 @@ bool tt_must_defer(const tt_plan *plan, const tt_call *call);
 
 // Starts all that the device has deferred, compiling what is not compiled yet. The first failure of these calls.
 tt_status tt_run_deferred(tt_device *device);
-// The same for all devices.
-tt_status tt_run_all_deferred(void);
 // Starts the closed graphs of all devices, compiling what is not compiled yet; open ones go on. Failures wait for whoever waits
 // for the device. What counters say is then the same on every run.
 void tt_start_closed_graphs(void);

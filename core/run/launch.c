@@ -12,6 +12,7 @@
 #include "run/plan.h"
 #include "run/random.h"
 #include "run/scalar.h"
+#include "run/trace.h"
 
 enum { INLINE_INPUTS = 48, INLINE_OUTPUTS = 24 };
 
@@ -231,6 +232,7 @@ static void release_taken(launch *l) {
 
 static tt_status execute(launch *l, tt_results *results) {
   tt_event done = {0};
+  int64_t began = tt_trace_begin(TT_TRACE_execute);
   tt_status status = check_room(l);
   if (!status) status = collect_inputs(l);
   if (!status) {
@@ -243,6 +245,7 @@ static tt_status execute(launch *l, tt_results *results) {
     return tt_storage_explain_out_of_memory(l->device, status);
   }
   tt_counter_add(TT_COUNTER_executions, 1);
+  tt_trace_execution(&done, began, l->device, l->plan->program->note.name);
   tt_queue_add(l->device, done, l->plan->op_name);
   release_taken(l);
   return place_outputs(l, results);
@@ -258,7 +261,11 @@ tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, 
   if (!status) status = prepare(&l);
   if (!status) status = execute(&l, out_results);
   finish(&l);
-  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_queue_wait(l.device);
+  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) {
+    int64_t began = tt_trace_begin(TT_TRACE_wait);
+    status = tt_queue_wait(l.device);
+    TT_TRACE_END(wait, began, .name = "launch blocking", .detail = plan->op_name);
+  }
   if (status) tt_results_free(out_results);
   return status;
 }

@@ -154,7 +154,9 @@ static tt_status fill(tt_recorder *r, const tt_plan_request *request, tt_plan *p
   alias_outputs(r, plan, aliases);
   if (!count) return TT_SUCCESS;
   const tt_compile_options options = tt_program_options(tt_builder_op_count(r->b), largest(r, plan), !r->single);
-  return tt_program_create(r->b, count, values, aliases, &options, &plan->program);
+  TT_TRY(tt_program_create(r->b, count, values, aliases, &options, &plan->program));
+  plan->program->note.name = request->op_name;
+  return TT_SUCCESS;
 }
 
 tt_status tt_plan_create(tt_recorder *r, const tt_plan_request *request, tt_plan **out_plan) {

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "run/graph.h"
 #include "run/internal.h"
+#include "run/trace.h"
 
 struct tt_point {
   pthread_mutex_t lock;
@@ -64,10 +65,13 @@ bool tt_point_query(tt_point *point) {
 
 tt_status tt_point_wait(tt_point *point) {
   tt_device *device = NULL;
+  TT_TRY(tt_trace_check_wait("event", NULL));
   tt_mark *mark = current_mark(point, &device);
   if (mark == NULL) return TT_SUCCESS;
   tt_counter_add(TT_COUNTER_host_waits, 1);
+  int64_t began = tt_trace_begin(TT_TRACE_wait);
   tt_mark_wait(mark);
+  TT_TRACE_END(wait, began, .name = "event", .device_index = device->index);
   tt_mark_release(mark);
   return tt_queue_take_failure(device);
 }

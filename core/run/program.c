@@ -45,6 +45,7 @@ tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, 
   TT_TRY(tt_allocate(1, sizeof(tt_program), &block));
   tt_program *program = block;
   atomic_init(&program->references, 1);
+  program->note.name = "a program";
   program->target = *tt_builder_target(b);
   program->options = *options;
   size_t parameters = (size_t)tt_builder_parameter_count(b);

@@ -16,8 +16,20 @@
 
 typedef enum tt_compile_state { TT_COMPILE_IDLE, TT_COMPILE_QUEUED, TT_COMPILE_RUNNING } tt_compile_state;
 
+// What the user hears of a program (run/trace.h): static texts or in its arena, NULL for what is unknown. Filled before others
+// see the program.
+typedef struct tt_program_note {
+  const char *name;     // "mul", "graph of 12 calls (mul ... sum)"; never NULL
+  const char *overload; // "aten::mul.out", of one call
+  const char *operands; // "Float [2, 3], Float []", of one call
+  const char *reason;   // why it is a new program
+  const char *site;     // the line that made it
+  uint64_t correlation; // of the thread that made it
+} tt_program_note;
+
 typedef struct tt_program {
   _Atomic int32_t references;
+  tt_program_note note;
   tt_fragment fragment;
   const int *aliases; // per parameter the output that may reuse its memory, -1 for none
   tt_target target;

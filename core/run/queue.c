@@ -14,6 +14,7 @@
 #include "run/internal.h"
 #include "run/program.h"
 #include "run/site.h"
+#include "run/trace.h"
 
 enum { CAPACITY = 1024 };
 
@@ -302,8 +303,12 @@ bool tt_queue_is_idle(tt_device *device) {
 tt_status tt_synchronize(int index) {
   tt_device *device = NULL;
   TT_TRY(tt_device_find(index, &device));
+  TT_TRY(tt_trace_check_wait("synchronize", NULL));
   tt_status status = tt_run_deferred(device);
-  return tt_status_join(status, tt_queue_wait(device));
+  int64_t began = tt_trace_begin(TT_TRACE_wait);
+  status = tt_status_join(status, tt_queue_wait(device));
+  TT_TRACE_END(wait, began, .name = "synchronize", .device_index = index);
+  return status;
 }
 
 bool tt_device_is_idle(int index) {

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "graph/recorder.h"
 #include "run/internal.h"
+#include "run/reason.h"
 
 static _Thread_local struct {
   tt_recorder recorder;
@@ -111,7 +112,8 @@ static tt_status make_plan(const tt_call *call, const tt_tensor *results, int co
   tt_plan_request request = {call->overload->name, recorded, count};
   tt_plan *plan;
   TT_TRY(tt_plan_create(r, &request, &plan));
-  tt_status status = tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING ? tt_plan_compile(plan) : TT_SUCCESS;
+  tt_status status = tt_reason_note(call, plan);
+  if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_plan_compile(plan);
   if (!status) status = enter(call, plan);
   if (status) tt_plan_release(plan);
   return status;

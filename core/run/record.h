@@ -26,7 +26,10 @@ tt_status tt_call_lower(const tt_call *call, const tt_target *target, tt_recorde
 typedef void (*tt_lowering_observer)(const tt_call *call);
 void tt_set_lowering_observer(tt_lowering_observer observer);
 void tt_tell_lowering_observer(const tt_call *call);
+// "Float [2, 3]" appended to `out`. (call.c)
+void tt_describe_tensor(const tt_tensor *tensor, tt_string *out);
 // "aten::add.out(Float [2, 3], Float [3])" appended to `out`. (call.c)
 void tt_call_describe(const tt_call *call, tt_string *out);
+void tt_call_describe_operands(const tt_call *call, tt_string *out); // what is between the parentheses
 
 #endif // TT_RUN_RECORD_H_

@@ -14,6 +14,7 @@
 #include "pjrt/plugin.h"
 #include "run/env.h"
 #include "run/internal.h"
+#include "run/trace.h"
 
 static struct {
   pthread_mutex_t lock;
@@ -130,6 +131,7 @@ static void tune_malloc(void) {
 static tt_status start_locked(void) {
   TT_TRY(tt_env_check());
   TT_TRY(tt_runtime_configure_cache());
+  TT_TRY(tt_trace_start());
   TT_TRY(guard_forks());
   tt_plugin *plugin = NULL;
   TT_TRY(open_plugin(&plugin));

@@ -5,6 +5,7 @@
 #include "graph/storage.h"
 #include "run/graph_internal.h"
 #include "run/internal.h"
+#include "run/trace.h"
 
 static tt_status out_of_memory(void) {
   return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running deferred calls");
@@ -55,10 +56,12 @@ static tt_status start(execution *e, tt_graph *g, tt_program *program, const cha
   tt_executable *executable;
   TT_TRY(tt_program_executable(program, &executable));
   tt_event done = {0};
+  int64_t began = tt_trace_begin(TT_TRACE_execute);
   tt_status status =
       tt_executable_execute(executable, g->device, e->inputs, e->input_count, e->keep, e->outputs, &done);
   if (status) return tt_storage_explain_out_of_memory(g->device, status);
   tt_counter_add(TT_COUNTER_executions, 1);
+  tt_trace_execution(&done, began, g->device, program->note.name);
   tt_queue_add(g->device, done, op_name);
   for (int i = 0; i < e->input_count; ++i) { // the results have their memory now
     if (has_bit(e->keep, i)) continue;
