@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include "status.h"
 #include "support.h"
 
 namespace py = pybind11;
@@ -130,6 +131,8 @@ bool record_decomposition(const c10::OperatorHandle &op, const Overload &overloa
   } catch (py::error_already_set &error) {
     if (error.matches(PyExc_KeyboardInterrupt)) throw;
     return false; // what it dislikes, the CPU's kernel does or reports in torch's own words
+  } catch (const Forbidden &) {
+    throw;
   } catch (const c10::Error &) {
     return false;
   }

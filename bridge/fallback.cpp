@@ -86,6 +86,7 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(!tt_record_active(), entry.name,
                               " is not lowered for TPU and cannot be part of a program");
   announce_fallback(op, describe_inputs(call));
+  const FallbackScope scope(entry.name.c_str());
   run_on_cpu(op, entry.overload, call.core.device_index, *stack);
   entry.try_decomposition = false; // the call was sound, so the decomposition (if any) is of no use here
 }

@@ -9,8 +9,10 @@
 
 #include "aot/aot.h"
 #include "cache.h"
+#include "diagnostics.h"
 #include "generator.h"
 #include "register.h"
+#include "run/progress.h"
 #include "support.h"
 
 namespace py = pybind11;
@@ -41,6 +43,8 @@ void register_all() {
   register_attention();
   register_linalg();
   register_site();
+  register_diagnostics();
+  register_profiler();
 }
 
 void set_search_dirs(const std::vector<std::string> &dirs) {
@@ -175,6 +179,8 @@ void define(py::module_ &m) {
       if (raised) std::rethrow_exception(raised);
     } catch (const c10::Error &) {
       torch::translate_exception_to_python(raised);
+    } catch (python_error &error) {
+      error.restore();
     }
   });
   using unlocked = py::call_guard<py::gil_scoped_release>;
@@ -183,7 +189,13 @@ void define(py::module_ &m) {
   m.def("_started", &tt_runtime_started);
   m.def("_in_bad_fork", &tt_runtime_in_bad_fork);
   m.def("_forget_programs", &tt_plans_forget, unlocked());
-  m.def("_settle", &tt_runtime_settle, unlocked());
+  m.def(
+      "_settle",
+      [] {
+        tt_progress_stop();
+        tt_runtime_settle();
+      },
+      unlocked());
   m.def("_tpu_attached", &tt_runtime_tpu_attached);
   m.def("_set_search_dirs", &set_search_dirs);
   m.def("_info", &info, unlocked());
@@ -208,6 +220,7 @@ void define(py::module_ &m) {
   m.def("_get_fallback", [] { return kFallbacks[tt_get_fallback()]; });
   m.def("_set_fallback", &set_fallback);
 
+  define_diagnostics(m);
   m.def("_counters", &counters);
   m.def(
       "_reset_counters",

@@ -18,5 +18,7 @@ void register_autocast();
 void register_attention();
 void register_linalg();
 void register_site();
+void register_diagnostics();
+void register_profiler();
 
 } // namespace torch_tpu

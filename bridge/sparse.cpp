@@ -79,6 +79,8 @@ void describe_tensor(std::ostream &text, const Tensor &tensor) {
 // Like at::native::cpu_fallback, for sparse tensors too.
 void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack &stack) {
   const auto &schema = op.schema();
+  const std::string name = c10::toString(op.operator_name());
+  const FallbackScope scope(name.c_str());
   std::ostringstream inputs;
   std::vector<std::pair<size_t, Tensor>> written; // by argument: what the caller wants changed
   const size_t first = stack.size() - schema.arguments().size();

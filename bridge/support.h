@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "call.h"
+#include "run/trace.h"
 
 using PyObject = struct _object;
 
@@ -21,6 +22,18 @@ bool record_decomposition(const c10::OperatorHandle &op, const Overload &overloa
 
 // An op is about to run on the CPU: counts it, and raises or warns as torch.tpu.fallback says. `inputs` lists its tensors.
 void announce_fallback(const c10::OperatorHandle &op, const std::string &inputs);
+
+// While an op runs on the CPU: what happens meanwhile is its doing (run/trace.h). `name` must live until the end.
+class FallbackScope {
+public:
+  explicit FallbackScope(const char *name) { tt_fallback_begin(name, &scope_); }
+  ~FallbackScope() { tt_fallback_end(&scope_); }
+  FallbackScope(const FallbackScope &) = delete;
+  FallbackScope &operator=(const FallbackScope &) = delete;
+
+private:
+  tt_fallback_scope scope_;
+};
 
 // An overload of aten: how it runs ("lowered", "composite", "decomposed", "CPU" or "none") and, where a row of the core's table
 // lowers it, the row's name; else "".

@@ -38,12 +38,15 @@ def _register() -> None:
     _C._set_search_dirs(_search_dirs())
     torch.utils.rename_privateuse1_backend("tpu")
     from torch_tpu import _decompositions, _dlpack, _storage, tpu
+    from torch_tpu.tpu import progress
 
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # The TPU's own half precision is bfloat16; torch's default for new backends is float16.
     torch.set_autocast_dtype("tpu", torch.bfloat16)
     _C._set_decomposition_hook(_decompositions.find)
+    _C._set_recompilation_warning(tpu.RecompilationWarning)
+    _C._set_progress_callback(progress.report, 2000)
     _dlpack.install()
     _storage.install()
     if os.environ.get("TORCH_TPU_REMOTE_CACHE"):

@@ -31,6 +31,7 @@ from torch_tpu.tpu.devices import (
     set_device,
     synchronize,
 )
+from torch_tpu.tpu.diagnostics import RecompilationWarning, explain, forbid_compiles, forbid_waits, set_log
 from torch_tpu.tpu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -62,6 +63,7 @@ __all__ = [
     "EagerMode",
     "Event",
     "Precision",
+    "RecompilationWarning",
     "Stream",
     "StreamContext",
     "allow_excess_precision",
@@ -76,7 +78,10 @@ __all__ = [
     "device_of",
     "eager_mode",
     "empty_cache",
+    "explain",
     "fallback",
+    "forbid_compiles",
+    "forbid_waits",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -106,6 +111,7 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_eager_mode",
+    "set_log",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
