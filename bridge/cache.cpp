@@ -2,6 +2,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <typeinfo>
 
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
@@ -17,13 +18,14 @@ namespace py = pybind11;
 namespace torch_tpu {
 namespace {
 
-// A thread that compiles runs no Python: what it has to say waits for the next call that does.
+// torch takes warnings to Python where it has called C++ itself. What is said elsewhere, by a thread that compiles above all,
+// waits for the next call.
 std::mutex late_lock;
 std::vector<std::string> late;
 std::atomic<bool> has_late = false;
 
 void warn(const char *message) {
-  if (PyGILState_GetThisThreadState() != nullptr) {
+  if (typeid(*c10::WarningUtils::get_warning_handler()) != typeid(c10::WarningHandler)) {
     TORCH_WARN(message);
     return;
   }
@@ -127,16 +129,25 @@ bool import_entry(const std::string &name, const py::bytes &bytes) {
 
 } // namespace
 
+static std::vector<std::string> take_late() {
+  std::vector<std::string> messages;
+  if (!has_late.load(std::memory_order_relaxed)) [[likely]]
+    return messages;
+  const std::lock_guard hold(late_lock);
+  messages.swap(late);
+  has_late = false;
+  return messages;
+}
+
 void warn_late() {
   if (!has_late.load(std::memory_order_relaxed)) [[likely]]
     return;
-  std::vector<std::string> messages;
-  {
-    const std::lock_guard hold(late_lock);
-    messages.swap(late);
-    has_late = false;
-  }
-  for (const auto &message : messages) TORCH_WARN(message);
+  for (const auto &message : take_late()) TORCH_WARN(message);
+}
+
+void warn_late_in_python() {
+  for (const auto &message : take_late())
+    if (PyErr_WarnEx(PyExc_UserWarning, message.c_str(), 1) != 0) throw py::error_already_set();
 }
 
 void define_cache(py::module_ &m) {

@@ -104,6 +104,7 @@ py::dict counters() {
     const py::gil_scoped_release unlocked;
     tt_start_closed_graphs();
   }
+  warn_late_in_python();
   py::dict result, fallbacks;
   for (int i = 0; i < TT_COUNTER_COUNT; ++i) {
     const auto counter = static_cast<tt_counter>(i);
