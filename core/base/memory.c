@@ -69,6 +69,17 @@ void tt_free(void *block) {
   free(block);
 }
 
+bool tt_reserve(void **array, int count, int more, int *capacity, size_t size) {
+  if (count + more <= *capacity) return true;
+  int wanted = *capacity ? 2 * *capacity : 16;
+  while (wanted < count + more) wanted *= 2;
+  void *bigger = tt_realloc_array(*array, (size_t)wanted, size);
+  if (!bigger) return false;
+  *array = bigger;
+  *capacity = wanted;
+  return true;
+}
+
 tt_status tt_allocate(size_t count, size_t size, void **out_block) {
   void *block = tt_calloc(count, size);
   if (block == NULL) {

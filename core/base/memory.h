@@ -24,7 +24,11 @@ char *tt_strdup(const char *text);
 char *tt_strndup(const char *text, size_t size);
 void tt_free(void *block); // NULL is fine
 
-// The same with a status: *out_block is zeroed memory, set only on success.
+// Makes room for `more` items of `size` bytes behind the `count` of a growing array, doubling it. False when memory is
+// exhausted: then the array is as it was.
+bool tt_reserve(void **array, int count, int more, int *capacity, size_t size);
+
+// tt_calloc with a status: *out_block is zeroed memory, set only on success.
 tt_status tt_allocate(size_t count, size_t size, void **out_block);
 
 // a * b and a + b for sizes in elements or bytes; false when the result does not fit an int64_t or an operand is negative.

@@ -9,17 +9,6 @@ static tt_status out_of_memory(void) {
   return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
 }
 
-// Makes room for one more item of `size` bytes. False when memory is exhausted.
-static bool grow(void **items, int count, int *capacity, size_t size) {
-  if (count < *capacity) return true;
-  int wanted = *capacity ? 2 * *capacity : 16;
-  void *bigger = tt_realloc_array(*items, (size_t)wanted, size);
-  if (!bigger) return false;
-  *items = bigger;
-  *capacity = wanted;
-  return true;
-}
-
 tt_status tt_recorder_init(tt_recorder *r, const tt_target *target, bool single, const tt_tensor *slots,
                            int slot_count) {
   *r = (tt_recorder){.single = single, .slots = slots, .slot_count = slot_count};
@@ -69,7 +58,7 @@ tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage) {
   if (!rehash(r)) return NULL;
   size_t at = place(r, storage);
   if (r->table[at]) return &r->records[r->table[at] - 1];
-  if (!grow((void **)&r->records, r->record_count, &r->record_capacity, sizeof *r->records)) return NULL;
+  if (!tt_reserve((void **)&r->records, r->record_count, 1, &r->record_capacity, sizeof *r->records)) return NULL;
   r->records[r->record_count++] =
       (tt_record){.storage = tt_storage_retain(storage), .input = -1, .slot = slot_of(r, storage)};
   r->table[at] = r->record_count;
@@ -77,7 +66,8 @@ tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage) {
 }
 
 static tt_status add_input(tt_recorder *r, const tt_input *input) {
-  if (!grow((void **)&r->inputs, r->input_count, &r->input_capacity, sizeof *r->inputs)) return out_of_memory();
+  if (!tt_reserve((void **)&r->inputs, r->input_count, 1, &r->input_capacity, sizeof *r->inputs))
+    return out_of_memory();
   r->inputs[r->input_count++] = *input;
   return TT_SUCCESS;
 }
@@ -215,7 +205,7 @@ static tt_value *source_random_state(void *user, tt_generator *generator, int64_
 
 static void source_check(void *user, tt_value *ok, tt_code code, const char *message) {
   tt_recorder *r = user;
-  if (!grow((void **)&r->checks, r->check_count, &r->check_capacity, sizeof *r->checks)) {
+  if (!tt_reserve((void **)&r->checks, r->check_count, 1, &r->check_capacity, sizeof *r->checks)) {
     tt_builder_fail(r->b, out_of_memory());
     return;
   }
@@ -226,7 +216,8 @@ static void source_check(void *user, tt_value *ok, tt_code code, const char *mes
 static void source_require(void *user, const tt_requirement *requirement) {
   tt_recorder *r = user;
   if (!r->single) return;
-  if (!grow((void **)&r->requirements, r->requirement_count, &r->requirement_capacity, sizeof *r->requirements)) {
+  if (!tt_reserve((void **)&r->requirements, r->requirement_count, 1, &r->requirement_capacity,
+                  sizeof *r->requirements)) {
     tt_builder_fail(r->b, out_of_memory());
     return;
   }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/memory.h"
 #include "base/string.h"
 #include "pjrt/api.h"
@@ -173,7 +174,7 @@ void tt_executable_release(tt_executable *executable) {
 static size_t list_kept(const uint64_t *keep, int count, int64_t *out_indices) {
   size_t kept = 0;
   for (int i = 0; i < count; i++) {
-    if (keep == NULL || (keep[i / 64] >> (i % 64) & 1)) out_indices[kept++] = i;
+    if (keep == NULL || tt_bit(keep, i)) out_indices[kept++] = i;
   }
   return kept;
 }

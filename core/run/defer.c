@@ -202,7 +202,6 @@ tt_status tt_defer(tt_plan *plan, const tt_call *call, const tt_key *key, bool f
 bool tt_must_defer(const tt_plan *plan, const tt_call *call) {
   if (!plan->program) return false;
   tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
-  pthread_once(&deferrals_once, initialize);
   if (!atomic_load_explicit(&deferrals[device->index].has_closed, memory_order_relaxed)) return false;
   deferral *d = deferral_of(device);
   tt_status earlier = start_closed(d, false);

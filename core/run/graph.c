@@ -62,19 +62,8 @@ void tt_graph_free(tt_graph *g) {
 
 // --- a call's inputs -----------------------------------------------------------------------------------------------------------
 
-static bool reserve(void **array, int count, int more, int *capacity, size_t size) {
-  if (count + more <= *capacity) return true;
-  int wanted = *capacity ? 2 * *capacity : 16;
-  while (wanted < count + more) wanted *= 2;
-  void *bigger = tt_realloc_array(*array, (size_t)wanted, size);
-  if (!bigger) return false;
-  *array = bigger;
-  *capacity = wanted;
-  return true;
-}
-
 #define RESERVE(g, array, counter, more)                                                                               \
-  reserve((void **)&(g)->array, (g)->counter##_count, more, &(g)->counter##_capacity, sizeof *(g)->array)
+  tt_reserve((void **)&(g)->array, (g)->counter##_count, more, &(g)->counter##_capacity, sizeof *(g)->array)
 
 static bool reserve_for(tt_graph *g, const tt_plan *plan) {
   return RESERVE(g, nodes, node, 1) && RESERVE(g, refs, ref, plan->input_count) &&

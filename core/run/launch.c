@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/memory.h"
 #include "graph/storage.h"
 #include "run/internal.h"
@@ -94,9 +95,6 @@ typedef struct launch {
   void *inline_outputs[INLINE_OUTPUTS];
 } launch;
 
-static inline bool bit(const uint64_t *bits, int i) { return bits[i >> 6] >> (i & 63) & 1; }
-static inline void set_bit(uint64_t *bits, int i) { bits[i >> 6] |= UINT64_C(1) << (i & 63); }
-
 static tt_status prepare(launch *l) {
   int inputs = l->plan->input_count, outputs = l->plan->output_count + l->plan->check_count;
   l->inputs = l->inline_inputs;
@@ -128,7 +126,7 @@ static tt_status storage_input(launch *l, int index) {
   const tt_plan_input *in = &l->plan->inputs[index];
   const tt_layout *layout;
   if (in->constant) {
-    set_bit(l->keep, index);
+    tt_set_bit(l->keep, index);
     l->inputs[index] = tt_buffer_retain(in->constant);
     return TT_SUCCESS;
   }
@@ -139,9 +137,9 @@ static tt_status storage_input(launch *l, int index) {
   else
     TT_TRY(tt_storage_read(storage, &l->inputs[index], &layout));
   if (sole)
-    set_bit(l->taken, index);
+    tt_set_bit(l->taken, index);
   else
-    set_bit(l->keep, index);
+    tt_set_bit(l->keep, index);
   if (__builtin_expect(layout == in->layout && l->inputs[index] != NULL, 1)) return TT_SUCCESS;
   if (l->inputs[index]) l->input_count = index + 1; // let the caller give it back
   return tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", l->plan->op_name);
@@ -150,7 +148,7 @@ static tt_status storage_input(launch *l, int index) {
 static tt_status collect_input(launch *l, int index) {
   const tt_plan_input *in = &l->plan->inputs[index];
   if (in->kind == TT_INPUT_STORAGE) return storage_input(l, index);
-  set_bit(l->keep, index);
+  tt_set_bit(l->keep, index);
   tt_run_number number;
   TT_TRY(tt_launch_number(l->plan, in, l->call, l->key, &number));
   return tt_run_number_buffer(l->device, &number, &l->inputs[index]);
@@ -167,7 +165,7 @@ static tt_status collect_inputs(launch *l) {
 // Gives buffers back to the storages they were taken from, after a program that did not start.
 static void give_back(launch *l) {
   for (int i = 0; i < l->input_count; ++i) {
-    if (!bit(l->taken, i)) continue;
+    if (!tt_bit(l->taken, i)) continue;
     const tt_plan_input *in = &l->plan->inputs[i];
     tt_status_free(tt_storage_write(l->call->tensors[in->slot].storage, tt_buffer_retain(l->inputs[i]), in->layout));
   }
@@ -224,7 +222,7 @@ static void set_counted(launch *l, bool counted) {
 // Buffers whose memory the results have now.
 static void release_taken(launch *l) {
   for (int i = 0; i < l->input_count; ++i) {
-    if (!bit(l->taken, i)) continue;
+    if (!tt_bit(l->taken, i)) continue;
     tt_buffer_release(l->inputs[i]);
     l->inputs[i] = NULL;
   }

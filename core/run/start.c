@@ -1,6 +1,7 @@
 // start.c - starting a closed graph: all its calls as one program, or one by one.
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/memory.h"
 #include "graph/storage.h"
 #include "run/graph_internal.h"
@@ -21,9 +22,6 @@ typedef struct execution {
   void **outputs;
 } execution;
 
-static void set_bit(uint64_t *bits, int i) { bits[i >> 6] |= UINT64_C(1) << (i & 63); }
-static bool has_bit(const uint64_t *bits, int i) { return bits[i >> 6] >> (i & 63) & 1; }
-
 static tt_status prepare(execution *e, int inputs, int outputs) {
   *e = (execution){0};
   e->inputs = tt_calloc((size_t)inputs + 1, sizeof *e->inputs);
@@ -41,7 +39,7 @@ static void finish(execution *e) {
 
 // Takes over the reference.
 static void add_input(execution *e, tt_buffer *buffer, bool may_go) {
-  if (!may_go || !tt_buffer_is_unique(buffer)) set_bit(e->keep, e->input_count);
+  if (!may_go || !tt_buffer_is_unique(buffer)) tt_set_bit(e->keep, e->input_count);
   e->inputs[e->input_count++] = buffer;
 }
 
@@ -64,7 +62,7 @@ static tt_status start(execution *e, tt_graph *g, tt_program *program, const cha
   tt_trace_execution(&done, began, g->device, program->note.name);
   tt_queue_add(g->device, done, op_name);
   for (int i = 0; i < e->input_count; ++i) { // the results have their memory now
-    if (has_bit(e->keep, i)) continue;
+    if (tt_bit(e->keep, i)) continue;
     tt_buffer_release(e->inputs[i]);
     e->inputs[i] = NULL;
   }

@@ -1,38 +1,12 @@
 // test_run_compile.c - run/program.h: programs compiled by whoever needs them, or ahead on threads of their own.
 #include <pthread.h>
-#include <stdlib.h>
 
-#include "base/memory.h"
 #include "cache/cache.h"
-#include "run/internal.h"
-#include "run/program.h"
-#include "runner.h"
-
-static void start(void) {
-  int64_t live = tt_memory_live_count();
-  setenv("TORCH_TPU_PJRT_PLUGIN", test_plugin_path(), 1);
-  CHECK_OK(tt_runtime_start());
-  test_keeps_blocks(tt_memory_live_count() - live);
-}
-
-// x + number, four elements; `number` makes the text another.
-static tt_program *make(int number) {
-  tt_builder *b;
-  CHECK_OK(tt_builder_create(tt_runtime_target(), &b));
-  int64_t four = 4;
-  tt_value *x = tt_builder_parameter(b, TT_F32, 1, &four);
-  tt_value *y = tt_hlo_add(b, x, tt_hlo_constant_like(b, x, number));
-  const int alias = 0;
-  const tt_compile_options options = tt_program_options(1, 4, false);
-  tt_program *program;
-  CHECK_OK(tt_program_create(b, 1, &y, &alias, &options, &program));
-  tt_builder_free(b);
-  return program;
-}
+#include "programs.h"
 
 PLUGIN_TEST(program_has_its_text_before_it_is_compiled) {
-  start();
-  tt_program *program = make(1);
+  start_runtime();
+  tt_program *program = make_program(1, 0);
   tt_string text = TT_STRING_INIT;
   CHECK_OK(tt_program_text(program, &text));
   CHECK(strstr(tt_string_text(&text), "stablehlo.add") != NULL);
@@ -44,11 +18,11 @@ PLUGIN_TEST(program_has_its_text_before_it_is_compiled) {
 }
 
 PLUGIN_TEST(program_compiles_ahead_and_once) {
-  start();
+  start_runtime();
   enum { COUNT = 12 };
   tt_program *programs[COUNT];
   for (int i = 0; i < COUNT; ++i) {
-    programs[i] = make(i);
+    programs[i] = make_program(i, 0);
     tt_program_compile_soon(programs[i]);
     tt_program_compile_soon(programs[i]);
   }
@@ -73,10 +47,10 @@ static void *ask(void *user) {
 }
 
 PLUGIN_TEST(program_asked_for_by_many_threads_compiles_once) {
-  start();
+  start_runtime();
   enum { THREADS = 6 };
   for (int round = 0; round < 5; ++round) {
-    tt_program *program = make(100 + round);
+    tt_program *program = make_program(100 + round, 0);
     pthread_t threads[THREADS];
     void *executables[THREADS];
     for (int i = 0; i < THREADS; ++i) CHECK(pthread_create(&threads[i], NULL, ask, program) == 0);
@@ -90,8 +64,8 @@ PLUGIN_TEST(program_asked_for_by_many_threads_compiles_once) {
 }
 
 PLUGIN_TEST(program_that_is_refused_fails_for_who_needs_it) {
-  start();
-  tt_program *program = make(7);
+  start_runtime();
+  tt_program *program = make_program(7, 0);
   static const char unknown[] = "%1 = stablehlo.no_such_op %0 : tensor<4xf32>\n";
   program->fragment.body = unknown;
   program->fragment.size = sizeof unknown - 1;
@@ -103,15 +77,15 @@ PLUGIN_TEST(program_that_is_refused_fails_for_who_needs_it) {
 }
 
 PLUGIN_TEST(program_queue_may_be_left_behind) {
-  start();
+  start_runtime();
   int64_t live = tt_memory_live_count();
   for (int i = 0; i < 40; ++i) {
-    tt_program *program = make(200 + i);
+    tt_program *program = make_program(200 + i, 0);
     tt_program_compile_soon(program);
     tt_program_release(program);
   }
   tt_compile_stop();
   CHECK(tt_counter_get(TT_COUNTER_compiles) <= 40);
-  tt_program_compile_soon(make(300)); // after the end nothing is queued
+  tt_program_compile_soon(make_program(300, 0)); // after the end nothing is queued
   test_keeps_blocks(tt_memory_live_count() - live);
 }

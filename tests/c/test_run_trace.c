@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "programs.h"
 #include "run/env.h"
 #include "run/internal.h"
 #include "run/program.h"
@@ -179,35 +180,12 @@ TEST(trace_forbids_waits_until_all_allow_them) {
 
 // --- the compiler -----------------------------------------------------------------------------------------------------------
 
-static void start(void) {
-  int64_t live = tt_memory_live_count();
-  setenv("TORCH_TPU_PJRT_PLUGIN", test_plugin_path(), 1);
-  CHECK_OK(tt_runtime_start());
-  test_keeps_blocks(tt_memory_live_count() - live);
-}
-
-// x + number, four elements.
-static tt_program *make(int number) {
-  tt_builder *b;
-  CHECK_OK(tt_builder_create(tt_runtime_target(), &b));
-  int64_t four = 4;
-  tt_value *x = tt_builder_parameter(b, TT_F32, 1, &four);
-  tt_value *y = tt_hlo_add(b, x, tt_hlo_constant_like(b, x, number));
-  const int alias = -1;
-  const tt_compile_options options = tt_program_options(1, 4, false);
-  tt_program *program;
-  CHECK_OK(tt_program_create(b, 1, &y, &alias, &options, &program));
-  tt_builder_free(b);
-  program->note.name = "add";
-  return program;
-}
-
 PLUGIN_TEST(trace_tells_of_compiles_and_hits) {
-  start();
+  start_runtime();
   int64_t live = tt_memory_live_count();
   tt_trace_collector *c;
   CHECK_OK(tt_trace_collect(TT_TRACE_ALL, TT_TRACE_ALL, &c));
-  tt_program *program = make(1), *same = make(1);
+  tt_program *program = make_program(1, -1), *same = make_program(1, -1);
   tt_executable *executable;
   tt_trace_forbid(TT_TRACE_compile, true);
   CHECK_FAILS(tt_program_executable(program, &executable), TT_FORBIDDEN, "torch.tpu.forbid_compiles: add has to be");
