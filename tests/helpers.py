@@ -1,8 +1,14 @@
 """What the tests of operators share: moving arguments to the device, weights for gradients, and layouts that views give."""
 
+import os
+import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Views of a tensor of three dimensions (each at least 2 long).
 LAYOUTS = {
@@ -34,3 +40,16 @@ def flat(results: Any) -> list[torch.Tensor]:
 def weights_like(y: torch.Tensor) -> torch.Tensor:
     """From -1 to 2, so that no two elements of a result weigh the same in a gradient."""
     return torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)
+
+
+def run_python(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+    """Runs Python in a process of its own, in the repository; an environment variable set to "" is removed."""
+    environment = {key: value for key, value in {**os.environ, **env}.items() if value}
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def output_of(code: str, **env: str) -> str:
+    """What a program prints that ends well, without the last newline."""
+    result = run_python("-c", code, **env)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout.strip()

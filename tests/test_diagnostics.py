@@ -3,15 +3,14 @@
 import contextlib
 import itertools
 import json
-import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
 
 import pytest
 import torch
+from helpers import run_python
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from torch_tpu import _C
@@ -345,18 +344,12 @@ def test_log(strict, fresh, capfd):
         torch.tpu.set_log(["compile", "wiat"])
 
 
-def run_python(code: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
 def test_log_by_environment():
     code = "import torch; x = torch.ones(2, device='tpu'); x.tolist()"
-    result = run_python(code, TORCH_TPU_LOG="transfer")
+    result = run_python("-c", code, TORCH_TPU_LOG="transfer")
     assert result.returncode == 0 and "from the device, 8 bytes" in result.stderr
     assert "compile" not in result.stderr
-    result = run_python(code, TORCH_TPU_LOG="transfers")
+    result = run_python("-c", code, TORCH_TPU_LOG="transfers")
     assert result.returncode != 0 and "TORCH_TPU_LOG" in result.stderr and "none of compile" in result.stderr
 
 
@@ -468,10 +461,10 @@ def work():
 
 
 def test_progress_of_a_compile():
-    result = run_python(SLOW + "work()")
+    result = run_python("-c", SLOW + "work()")
     assert result.returncode == 0, result.stderr
     assert "torch_tpu: compiling graph of" in result.stderr and "torch_tpu: compiled graph of" in result.stderr
-    assert run_python(SLOW + "work()", TORCH_TPU_PROGRESS="0").stderr == ""
+    assert run_python("-c", SLOW + "work()", TORCH_TPU_PROGRESS="0").stderr == ""
 
 
 INTERRUPT = """
@@ -494,6 +487,6 @@ print(torch.ones(3, device="tpu").mul(2).tolist())
 
 def test_interrupt_during_a_compile():
     """Ctrl-C arrives when the compiler is at work: KeyboardInterrupt comes after it, and nothing is broken."""
-    result = run_python(SLOW + INTERRUPT)
+    result = run_python("-c", SLOW + INTERRUPT)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["interrupted", "[2.0, 2.0, 2.0]"]

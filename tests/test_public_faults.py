@@ -2,11 +2,10 @@
 
 import gc
 import io
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import output_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -392,8 +391,7 @@ def test_pinned_data_loader():  # pytorch#126491
 
 def test_import_torch_is_enough():  # pytorch#144845
     program = "import torch; print(torch.ones(2, device='tpu').sum().item())"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert result.stdout.strip() == "2.0", result.stderr
+    assert output_of(program) == "2.0"
 
 
 def test_clip_grad_norm_and_foreach_adamw():  # transformers#34176

@@ -3,28 +3,18 @@ judges all), and forms that only a TPU gets run on the virtual TPU against the C
 """
 
 import json
-import os
 import pathlib
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
+from helpers import output_of
 
 from torch_tpu import _operators
 from torch_tpu.aot import command, compiler, sweep
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 needs_libtpu = pytest.mark.skipif(compiler.libtpu() is None, reason="libtpu is not installed: pip install libtpu")
-
-
-def run_python(program, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # --- collecting ------------------------------------------------------------------------------------------------------------
@@ -43,7 +33,7 @@ torch.exp(x)
 
 def collect(folder):
     program = COLLECT.replace('sys.argv[1] if len(sys.argv) > 1 else "."', repr(str(folder)))
-    run_python(program)
+    output_of(program)
     return [compiler.Program(path) for path in sorted(folder.glob("*.mlir"))]
 
 
@@ -116,7 +106,7 @@ with aot.collect(sys.argv[1]):
 
 @needs_libtpu
 def test_libtpu_compiles_a_sample(tmp_path):
-    run_python(SAMPLE.replace("sys.argv[1]", repr(str(tmp_path))), TORCH_TPU_FALLBACK="allow")
+    output_of(SAMPLE.replace("sys.argv[1]", repr(str(tmp_path))), TORCH_TPU_FALLBACK="allow")
     paths = sorted(tmp_path.glob("*.mlir"))
     assert len(paths) > 40
     programs = [compiler.Program(path) for path in random.Random(7).sample(paths, 20)]
@@ -205,7 +195,7 @@ else:
 
 
 def test_forms_of_a_tpu_are_right():
-    run_python(TPU_FORMS, TORCH_TPU_TARGET_GENERATION="5", TORCH_TPU_FALLBACK="error")
+    output_of(TPU_FORMS, TORCH_TPU_TARGET_GENERATION="5", TORCH_TPU_FALLBACK="error")
 
 
 # A part of the operators' tests, drawn by seed, and those of forms that differ for values that are not finite.
@@ -222,7 +212,7 @@ sys.exit(pytest.main(["tests/ops", "-p", "no:cacheprovider", "--tb=short"], plug
 
 
 def test_tests_of_operators_hold_for_a_tpu():
-    print(run_python(SOME_TESTS, TORCH_TPU_TARGET_GENERATION="5"))
+    print(output_of(SOME_TESTS, TORCH_TPU_TARGET_GENERATION="5"))
 
 
 # --- the page of operators --------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@
 // Lives until the process ends.
 struct tt_plugin {
   const PJRT_Api *api;
+  void *library; // of dlopen
   char *path;
   bool is_libtpu;         // by its file name: known before anything is started
   struct tt_plugin *next; // in the list of plugin.c

@@ -132,7 +132,7 @@ static bool file_name_is_libtpu(const char *path) {
 }
 
 // dlopen and GetPjrtApi. The library stays loaded even if it is refused: plugins start threads when they are loaded.
-static tt_status load_api(const char *path, const PJRT_Api **out_api) {
+static tt_status load_api(const char *path, void **out_library, const PJRT_Api **out_api) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     const char *reason = dlerror();
@@ -144,16 +144,18 @@ static tt_status load_api(const char *path, const PJRT_Api **out_api) {
   if (get_api == NULL) return tt_error(TT_UNAVAILABLE, "not a PJRT plugin: it exports no GetPjrtApi");
   const PJRT_Api *api = get_api();
   TT_TRY(check_api(api));
+  *out_library = library;
   *out_api = api;
   return TT_SUCCESS;
 }
 
 // Makes and initialises the plugin; the caller holds plugins_lock.
-static tt_status plugin_create(const char *path, const PJRT_Api *api, tt_plugin **out_plugin) {
+static tt_status plugin_create(const char *path, void *library, const PJRT_Api *api, tt_plugin **out_plugin) {
   void *block = NULL;
   TT_TRY(tt_allocate(1, sizeof(tt_plugin), &block));
   tt_plugin *plugin = block;
   plugin->api = api;
+  plugin->library = library;
   plugin->is_libtpu = file_name_is_libtpu(path);
   plugin->path = tt_strdup(path);
   tt_status status = plugin->path != NULL ? TT_SUCCESS : tt_error(TT_OUT_OF_MEMORY, "host memory is exhausted");
@@ -181,8 +183,9 @@ static void set_environment(const char *path) {
 
 static tt_status open_locked(const char *path, tt_plugin **out_plugin) {
   set_environment(path);
+  void *library = NULL;
   const PJRT_Api *api = NULL;
-  TT_TRY(load_api(path, &api));
+  TT_TRY(load_api(path, &library, &api));
   // A second opening of the same library must not initialise it again.
   for (tt_plugin *known = plugins; known != NULL; known = known->next) {
     if (known->api == api) {
@@ -191,7 +194,7 @@ static tt_status open_locked(const char *path, tt_plugin **out_plugin) {
     }
   }
   tt_plugin *plugin = NULL;
-  TT_TRY(plugin_create(path, api, &plugin));
+  TT_TRY(plugin_create(path, library, api, &plugin));
   plugin->next = plugins;
   plugins = plugin;
   *out_plugin = plugin;

@@ -44,6 +44,10 @@ void tt_plugin_probes_free(tt_plugin_probes *probes);
 
 const char *tt_plugin_path(const tt_plugin *plugin);
 void tt_plugin_version(const tt_plugin *plugin, int *out_major, int *out_minor);
+// Lets a CPU plugin take its large blocks (results of programs, what is between them, uploads) from base/pool.h instead of
+// malloc; PJRT has no way to ask for that, so the plugin's own calls of malloc's functions are led there. Before a
+// program runs. False if the plugin or the machine does not allow it: then malloc serves as before. (plugin_memory.c)
+bool tt_plugin_pool_memory(const tt_plugin *plugin);
 bool tt_tpu_attached(void); // hardware probe only; starts nothing, takes microseconds
 
 #endif // TT_PJRT_PLUGIN_H_

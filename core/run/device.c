@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pool.h"
 #include "run/internal.h"
 #include "run/scalar.h"
 #include "run/staging.h"
@@ -132,5 +133,6 @@ tt_status tt_device_empty_cache(void) {
   if (!tt_runtime_started()) return TT_SUCCESS; // torch.cuda.empty_cache does not start CUDA either
   tt_scalar_clear();
   tt_staging_clear();
+  tt_pool_trim();
   return TT_SUCCESS;
 }

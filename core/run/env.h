@@ -25,8 +25,8 @@
     "kinds of events that are written to stderr with their Python line, a list of compile, cache, execute, transfer, wait, " \
     "fallback, or all")                                                                                                 \
   X(PROGRESS, "TORCH_TPU_PROGRESS", "0|1", "1", "1: a compilation that takes longer than two seconds says so on stderr")  \
-  X(TUNE_MALLOC, "TORCH_TPU_TUNE_MALLOC", "0|1", "1",                                                                  \
-    "1: on a virtual TPU the process's malloc keeps freed memory for the next result instead of giving it back")        \
+  X(MEMORY_POOL, "TORCH_TPU_MEMORY_POOL", "0|1", "1",                                                                   \
+    "1: a virtual TPU keeps the memory of freed tensors for the next ones until torch.tpu.empty_cache()")               \
   X(CACHE_DIR, "TORCH_TPU_CACHE_DIR", "text", "",                                                                       \
     "folder of compiled programs, \"off\" for none; unset: $XDG_CACHE_HOME/torch_tpu, else ~/.cache/torch_tpu")          \
   X(CACHE_LIMIT, "TORCH_TPU_CACHE_LIMIT", "0..9007199254740992", "4294967296",                                          \

@@ -3,7 +3,6 @@
 // Owns the client, which lives until the process ends. `runtime.lock` guards the start; `started` is set last, after which
 // client and target do not change. After a fork `forked` is set in the child and every start fails there: the plugin's
 // threads exist in the parent only.
-#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -116,18 +115,6 @@ static tt_target describe_target(tt_client *client) {
   };
 }
 
-// XLA's CPU client takes the memory of every result and of what is between from malloc, which by default maps and unmaps blocks
-// above 128 KiB: each new page costs a fault, several times the time to fill it (a step of bench/models.py: 1.1 to 1.2 times
-// slower). No threshold above 32 MiB is taken, and attention over 1,024 tokens needs more and took twice as long, so no block
-// is mapped as long as the heap can grow. The price is up to 1 GiB, and what lies below memory in use, that is not given back.
-static void tune_malloc(void) {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  mallopt(M_TOP_PAD, 64 << 20);
-#endif
-}
-
 static tt_status start_locked(void) {
   TT_TRY(tt_env_check());
   TT_TRY(tt_runtime_configure_cache());
@@ -144,7 +131,7 @@ static tt_status start_locked(void) {
     return tt_error(TT_UNAVAILABLE, "PJRT plugin %s has %d devices; torch_tpu handles %d", tt_plugin_path(plugin),
                     count, TT_MAX_DEVICES);
   }
-  if (tt_client_is_host(client) && tt_env_number(TT_ENV_TUNE_MALLOC) != 0) tune_malloc();
+  if (tt_client_is_host(client) && tt_env_number(TT_ENV_MEMORY_POOL) != 0) tt_plugin_pool_memory(plugin);
   runtime.client = client;
   runtime.target = describe_target(client);
   atomic_store_explicit(&started, true, memory_order_release);

@@ -61,7 +61,7 @@ tt_status tt_device_memory(int index, tt_memory_snapshot *out_snapshot);
 tt_status tt_device_reset_peak_memory(int index);
 tt_status tt_device_reset_accumulated_memory(int index);
 tt_status tt_device_free_memory(int index, int64_t *out_free, int64_t *out_total);
-tt_status tt_device_empty_cache(void); // frees scalar buffers and pooled host memory that nothing uses
+tt_status tt_device_empty_cache(void); // scalar buffers, staging and pooled memory that nothing uses
 
 // --- storages, as the bridge sees them ------------------------------------------------------------------------------------
 // The bridge knows devices by number and storages as handles; graph/storage.h is for C alone. Each result of a call brings

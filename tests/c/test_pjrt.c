@@ -1,4 +1,5 @@
 // test_pjrt.c - core/pjrt: the conformance suite that every PJRT plugin must pass, and the search for plugins.
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -7,11 +8,13 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "base/pool.h"
 #include "base/string.h"
 #include "pjrt/buffer.h"
 #include "pjrt/client.h"
 #include "pjrt/event.h"
 #include "pjrt/executable.h"
+#include "pjrt/imports.h"
 #include "pjrt/plugin.h"
 #include "runner.h"
 
@@ -211,6 +214,15 @@ PLUGIN_TEST(plugin_search_goes_past_broken_files) {
   tt_plugin_probes_free(&probes);
   test_each_allocation_failing(search_scenario, root);
   remove_site_packages(root);
+}
+
+TEST(imports_of_other_libraries_stay) {
+  void *library = dlopen("libm.so.6", RTLD_NOW);
+  CHECK(library != NULL);
+  const tt_import none[] = {{"no_such_function", (void *)tt_pool_trim}, {"sin", (void *)tt_pool_trim}};
+  CHECK_INT(tt_imports_replace(library, none, 2), 0); // one nowhere, one of its own
+  CHECK(sin(0.5) > 0.47 && sin(0.5) < 0.48);
+  CHECK_INT(tt_imports_replace(dlopen(NULL, RTLD_NOW), none, 1), 0);
 }
 
 PLUGIN_TEST(plugins_live_side_by_side) {
@@ -550,6 +562,45 @@ PLUGIN_TEST(executable_adds) {
   }
   tt_executable_release(NULL);
   tt_client_destroy(client);
+}
+
+// A mebibyte of each kind of block: an upload, what a program keeps between its ops, and its result.
+PLUGIN_TEST(memory_pool_serves_large_blocks) {
+  static const char text[] = "func.func public @main(%a: tensor<512x512xf32>) -> tensor<512x512xf32> {\n"
+                             "  %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0] : "
+                             "(tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
+                             "  %1 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [0] : "
+                             "(tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
+                             "  return %1 : tensor<512x512xf32>\n}\n";
+  enum { COUNT = 512 * 512, SIZE = COUNT * sizeof(float) };
+  tt_plugin *plugin = open_plugin();
+  CHECK(tt_plugin_pool_memory(plugin));
+  tt_client *client = NULL;
+  CHECK_OK(tt_client_create(plugin, 1, &client));
+  tt_device *device = tt_client_device(client, 0);
+  tt_executable *executable = compile(client, text, &default_options);
+  static float data[COUNT], result[COUNT];
+  for (int i = 0; i < COUNT; i++) data[i] = i % 513 == 0 ? 2.0F : 0.0F; // twice the unit matrix
+  const int64_t dims[] = {512, 512}, before = tt_pool_get_use().taken;
+  void *addresses[2] = {NULL, NULL};
+  for (int round = 0; round < 2; round++) {
+    tt_buffer *argument = from_host(device, data, TT_F32, 2, dims);
+    tt_buffer *product = run(executable, device, &argument, 1, NULL, SIZE);
+    CHECK_OK(tt_buffer_wait(product));
+    CHECK_OK(tt_buffer_host_data(argument, &addresses[0]));
+    CHECK(tt_pool_owns(addresses[0]));
+    CHECK_OK(tt_buffer_host_data(product, &addresses[1]));
+    CHECK(tt_pool_owns(addresses[1]));
+    CHECK(tt_pool_get_use().taken >= before + 2 * SIZE);
+    to_host(product, result, SIZE);
+    for (int i = 0; i < COUNT; i++) CHECK(result[i] == (i % 513 == 0 ? 16.0F : 0.0F));
+    tt_buffer_release(product);
+    tt_buffer_release(argument);
+  }
+  tt_executable_release(executable);
+  tt_client_destroy(client);
+  CHECK_INT(tt_pool_get_use().taken, before);
+  CHECK(tt_pool_get_use().kept >= 3 * SIZE); // the temporary too
 }
 
 PLUGIN_TEST(executable_runs_in_the_background) {

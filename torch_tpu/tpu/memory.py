@@ -57,7 +57,7 @@ def mem_get_info(device: _DeviceLike = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Frees device buffers that are kept for reuse (scalars) and nothing holds."""
+    """Gives back what is kept for reuse and nothing holds: scalars, staging buffers and, on a virtual TPU, freed tensors' memory."""
     _C._empty_cache()
 
 
