@@ -469,6 +469,7 @@ def test_progress_of_a_compile():
 
 INTERRUPT = """
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 sent = []
 def interrupt(*args):
     if not sent:
