@@ -49,7 +49,7 @@ typedef struct tt_target {
   bool attention_in_blocks; // work that a causal mask hides is worth several smaller products (XLA CPU)
   bool scan_by_dots;        // running sums along the last dimension run faster as products with a triangle (XLA CPU)
   bool dot_lhs_in_order;    // a dot is slow unless the last dimension of its lhs is contracted (XLA CPU)
-  bool bf16_dot;            // a dot of bf16 operands is faster than one of f32 (XLA CPU: only with AMX; a TPU: always)
+  bool bf16_dot; // a dot of bf16 operands is faster than one of f32 (XLA CPU: where the processor has such products)
 } tt_target;
 
 // Float32 matmul and convolution arithmetic: one bfloat16 pass, three, or full float32.

@@ -24,8 +24,9 @@ static tt_value *convolution(tt_lowering *l, tt_value *x, tt_value *y, const voi
 
 // --- dtypes ----------------------------------------------------------------------------------------------------------------
 
-// The dtype in which an operand enters a product. XLA CPU multiplies bf16 and f16 by way of f32, more slowly than f32 itself
-// unless the machine has AMX; the products are exact either way. Its convolutions know no other fast dtype than f32.
+// The dtype in which an operand enters a product. Where the processor has no products of bf16, XLA CPU multiplies by way of f32,
+// more slowly than f32 itself; where it has, twice as fast. Products are exact either way. f16 always goes by way of f32, and so
+// do convolutions.
 static tt_dtype operand_dtype(const tt_target *target, tt_dtype dtype, bool is_dot) {
   switch (dtype) {
   case TT_BF16: return target->is_tpu || (target->bf16_dot && is_dot) ? TT_BF16 : TT_F32;

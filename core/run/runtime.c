@@ -94,6 +94,15 @@ static tt_status guard_forks(void) {
 
 tt_target tt_tpu_target(int generation) { return (tt_target){.is_tpu = true, .generation = generation}; }
 
+// Does the processor multiply bfloat16 itself? Those with AMX do so too.
+static bool has_bf16_products(void) {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 static tt_target describe_target(tt_client *client) {
   const char *name = NULL;
   if (strcmp(tt_client_platform(client), "tpu") == 0)
@@ -112,6 +121,7 @@ static tt_target describe_target(tt_client *client) {
       .scatter_flat = true,
       .scan_by_dots = true,
       .attention_in_blocks = true,
+      .bf16_dot = has_bf16_products(),
   };
 }
 
