@@ -90,6 +90,29 @@ def test_dead_results_are_not_computed(deferred):
     assert executions() == before  # nobody can ask for it
 
 
+def test_a_value_that_dies_leaves_its_memory(deferred):
+    x = torch.zeros(1 << 18, device="tpu") + 1
+    torch.tpu.synchronize()
+    for held in (True, False):
+        other = x if held else None
+        before = torch.tpu.memory_allocated()
+        torch.tpu.reset_peak_memory_stats()
+        x = x * 2 + 1
+        torch.tpu.synchronize()
+        more = torch.tpu.max_memory_allocated() - before
+        assert more >= x.nbytes if held else more < 1024
+    del other
+    assert x.unique().tolist() == [7]
+    # Also where graphs are cut: each reads what the last one made.
+    before = torch.tpu.memory_allocated()
+    torch.tpu.reset_peak_memory_stats()
+    for _ in range(3000):
+        x = x + 1
+    torch.tpu.synchronize()
+    assert torch.tpu.max_memory_allocated() - before < 1024
+    assert x.unique().tolist() == [3007]
+
+
 def test_a_value_overwritten_reuses_its_memory(deferred):
     x = torch.zeros(1 << 18, device="tpu")
     torch.tpu.synchronize()

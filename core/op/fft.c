@@ -65,9 +65,11 @@ static bool read_args(tt_lowering *l, transform_args *a) {
   *a = (transform_args){.x = tt_operand(l, 0), .last = -1, .elements = 1, .norm = tt_int(l, 2)};
   const int64_t *given = tt_ints(l, 1, &a->count);
   int *dims = tt_arena_allocate(tt_builder_arena(l->b), (size_t)a->count + 1, sizeof *dims);
-  if (!dims)
+  if (!dims) {
     tt_fail(l, TT_OUT_OF_MEMORY, "out of host memory while lowering %s", l->op->name);
-  else if (a->count > a->x->rank)
+    return false;
+  }
+  if (a->count > a->x->rank)
     tt_fail(l, TT_INVALID_ARGUMENT, "got %d dims to transform for a tensor of %d", a->count, a->x->rank);
   for (int i = 0; i < a->count && !tt_failed(l); ++i) {
     a->last = dims[i] = tt_wrap_dim(l, given[i], a->x->rank);

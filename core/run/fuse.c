@@ -35,7 +35,7 @@ static tt_graph_program *retain(tt_graph_program *p) {
 typedef struct shape {
   int *outputs, output_count; // numbers of live values
   int *aliases;               // per buffer: an output's position or -1
-  int *origins;               // per value: the buffer that it is a new version of, -1
+  int *origins;               // per value: the buffer that it is a new version of or takes the place of, -1
   int check_count;
 } shape;
 
@@ -51,6 +51,28 @@ static int output_origin(const tt_graph *g, const shape *s, const tt_node *node,
   return -1;
 }
 
+// Does nobody but the graph hold the value, besides the graph that is to make it?
+static bool dies(const tt_outside *o) {
+  if (!o->pending) return tt_buffer_is_unique(o->buffer);
+  const tt_buffer *buffer = atomic_load_explicit(&o->pending->buffer, memory_order_acquire);
+  int32_t holders = atomic_load_explicit(&o->pending->references, memory_order_acquire);
+  return buffer ? holders == 1 && tt_buffer_is_unique(buffer) : holders == 2;
+}
+
+// A value that dies with the graph leaves its memory to a live one of its layout that has none to take.
+static void inherit_memory(const tt_graph *g, shape *s) {
+  for (int i = 0; i < g->outside_count; ++i) {
+    const tt_outside *o = &g->outsides[i];
+    if (s->aliases[i] >= 0 || !dies(o)) continue;
+    for (int k = 0; k < s->output_count && s->aliases[i] < 0; ++k) {
+      int v = s->outputs[k];
+      if (s->origins[v] >= 0 || g->values[v]->layout != o->layout) continue;
+      s->origins[v] = i;
+      s->aliases[i] = k;
+    }
+  }
+}
+
 static void find_shape(const tt_graph *g, shape *s) {
   for (int n = 0; n < g->node_count; ++n) {
     const tt_node *node = &g->nodes[n];
@@ -64,6 +86,7 @@ static void find_shape(const tt_graph *g, shape *s) {
     if (buffer >= 0 && s->aliases[buffer] < 0) s->aliases[buffer] = s->output_count;
     s->outputs[s->output_count++] = v;
   }
+  inherit_memory(g, s);
 }
 
 // Numbers of words of the key: each node's plan and refs, the outputs, the aliases.
