@@ -2,8 +2,8 @@
 
     python bench/peer.py [--rounds 9] [--peer DIR] [--write] [CASE ...]
 
-TorchTPU lives in a venv of its own, which is made at the first run (~/.cache/torch-tpu-peer, some 400 MB of downloads). It finds
-no TPU, so its question for the number of TPUs is answered for it and the plugin is given as its library. Every side runs in
+TorchTPU lives in a venv of its own, which the first run makes (~/.cache/torch-tpu-peer, some 400 MB of downloads). It finds no
+TPU, so its question for the number of TPUs is answered for it and the plugin is given as its library. Every side runs in
 processes of its own; those of a case are alive together and take turns, one round each, or are started in turns where a first
 time is measured. Printed: medians, and medians of the rounds' ratios. `--write` puts the table into bench/README.md.
 
@@ -48,7 +48,7 @@ class Case:
     once: bool = False
 
 
-STRICT, DEFER = ("ours", "theirs", "cpu"), ("ours defer", "theirs defer", "cpu")
+TWO, STRICT, DEFER = ("ours", "theirs"), ("ours", "theirs", "cpu"), ("ours defer", "theirs defer", "cpu")
 BEST = ("ours", "ours defer", "ours defer medium", "theirs", "theirs defer", "cpu")
 CASES = {
     "add": Case("add on 16 elements, Strict, a call", "add16", STRICT, ("ours",), ("theirs",), 0.30),
@@ -56,18 +56,14 @@ CASES = {
     "transposed": Case("transposed read then add", "transposed_add", STRICT, ("ours",), ("theirs",), 0.20),
     "slice": Case("slice then add", "slice_add", STRICT, ("ours",), ("theirs",), 0.20),
     "item": Case("op then `.item()`", "item", STRICT, ("ours",), ("theirs",), 0.10),
-    "offsets": Case("32 new slice offsets", "slices", ("ours", "theirs"), ("ours",), ("theirs",), 0.05, once=True),
-    "first": Case(
-        "small GPT, first step, cold, Strict", "gpt_first", ("ours", "theirs"), ("ours",), ("theirs",), 0.5, once=True
-    ),
+    "offsets": Case("32 new slice offsets", "slices", TWO, ("ours",), ("theirs",), 0.05, once=True),
+    "first": Case("small GPT, first step, cold, Strict", "gpt_first", TWO, ("ours",), ("theirs",), 0.5, once=True),
     "second": Case(
         "small GPT, first step, second process", "gpt_first", ("second", "theirs"), ("second",), ("theirs",), 0.06, once=True
     ),
     "gpt": Case("small GPT step, best eager mode", "gpt", BEST, ("ours", "ours defer"), ("cpu",), 0.80),
     "resnet": Case("ResNet-18 step, best eager mode", "resnet", BEST, ("ours", "ours defer"), ("cpu",), 1.2),
-    "lengths": Case(
-        "GPT forward at 16 lengths, first pass, Strict", "lengths", ("ours", "theirs"), ("ours",), ("theirs",), 0.4, once=True
-    ),
+    "lengths": Case("GPT forward at 16 lengths, first pass, Strict", "lengths", TWO, ("ours",), ("theirs",), 0.4, once=True),
     "add64m": Case("add of two 64 MiB tensors, fresh output", "add64m", STRICT, ("ours",), ("cpu",), 0.30),
     "chain64m": Case("64 MiB elementwise chain of 5, DeferAndFuse", "chain64m", DEFER, ("ours defer",), ("cpu",), 0.10),
     "mm-bf16": Case("bfloat16 1024-cubed matmul", "mm_bf16", STRICT, ("ours",), ("cpu",), 1.1),
@@ -81,16 +77,18 @@ def start_ours(words: list[str]) -> Any:
     """Our device in the mode and precision that the side's name says."""
     import torch
 
+    from torch_tpu import tpu
+
     torch.set_float32_matmul_precision("medium" if "medium" in words else "highest")
     if "defer" in words:
-        torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE)
-    return "tpu", lambda: torch.tpu.counters()["compiles"]
+        tpu.set_eager_mode(tpu.EagerMode.DEFER_AND_FUSE)
+    return "tpu", lambda: tpu.counters()["compiles"]
 
 
 def start_theirs(words: list[str]) -> Any:
     """TorchTPU's, whose search for a TPU is answered: there is one."""
-    import torch_tpu  # noqa: F401
-    from torch_tpu import _loader
+    import torch_tpu  # noqa: F401, I001  (theirs)
+    from torch_tpu import _loader  # type: ignore[attr-defined]
     from torch_tpu._internal.device import _device_ops_backend
     from torch_tpu._internal.execution_mode import execution_mode_impl
     from torch_tpu._internal.utils import hardware
@@ -128,7 +126,7 @@ def work(side_name: str, workload: str, once: bool) -> None:
         print(json.dumps((time.perf_counter() - begin) / calls), flush=True)
 
 
-# --- the sides ------------------------------------------------------------------------------------------------------------------
+# --- the sides ---------------------------------------------------------------------------------------------------------------
 
 
 def make_peer(peer: pathlib.Path) -> None:
@@ -159,7 +157,9 @@ def worker(peer: pathlib.Path, side: str, case: Case, cache: str = "off") -> sub
     """Starts a side's process."""
     python, env = command(peer, side, cache)
     arguments = [__file__, "--worker", side, case.workload, *(["once"] if case.once else [])]
-    return subprocess.Popen([*python, *arguments], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    log = open(pathlib.Path(tempfile.gettempdir()) / f"peer-{side.split()[0]}.log", "w")  # noqa: SIM115  (the worker's)
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*python, *arguments], env=env, stdin=pipe, stdout=pipe, stderr=log, text=True)
 
 
 def answer(process: subprocess.Popen[str]) -> Any:
@@ -168,10 +168,10 @@ def answer(process: subprocess.Popen[str]) -> Any:
     for line in output or ():
         if line[:1] in '{"0123456789':
             return json.loads(line)
-    raise SystemExit(f"a worker ended with status {process.wait()}: {process.args}")
+    raise SystemExit(f"a worker ended with status {process.wait()}, see {tempfile.gettempdir()}/peer-*.log: {process.args!r}")
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------------------------------------
 
 Results = dict[str, list[dict[str, float]]]
 

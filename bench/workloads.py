@@ -89,11 +89,10 @@ class Residual(nn.Module):
 
 def resnet18() -> nn.Module:
     """ResNet-18 for 10 classes."""
-    widths = (64, 64, 128, 256, 512)
     stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     blocks: list[nn.Module] = []
-    for level in range(4):
-        blocks += [Residual(widths[level], widths[level + 1], 2 if level else 1), Residual(*widths[level + 1 :][:1] * 2, 1)]
+    for inputs, outputs in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        blocks += [Residual(inputs, outputs, outputs // inputs), Residual(outputs, outputs, 1)]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
