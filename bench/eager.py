@@ -10,6 +10,7 @@ transfers) and ratios within the run. The goal for `add` is 2x of bare execute p
 import argparse
 import json
 import pathlib
+import random
 import statistics
 import subprocess
 import tempfile
@@ -114,6 +115,36 @@ def transfers(rounds: int) -> None:
         print(f"{name:<34}{tpu:>9.1f} ms{cpu:>9.1f} ms{'':>9}{tpu / cpu:>9.2f}x")
 
 
+def recording(rounds: int) -> None:
+    """What deferring costs the calling thread: a call recorded, and a graph closed, found by its key and started.
+
+    The calls follow no pattern, so that one graph holds them all. Processor time of the thread, per call.
+    """
+    functions = [torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.atan2]
+    generator = random.Random(0)
+    sequence = [generator.choice(functions) for _ in range(900)]  # a graph takes 1,000
+    recorded: dict[str, list[float]] = {"tpu": [], "cpu": []}
+    started: list[float] = []
+    for device, times in recorded.items():
+        x = y = torch.ones(16, device=device)
+        with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_AND_FUSE):
+            for _ in range(rounds + 3):
+                torch.tpu.synchronize()
+                begin, z = time.thread_time(), x
+                for function in sequence:
+                    z = function(z, y)
+                called = time.thread_time()
+                torch.tpu.synchronize()
+                times.append((called - begin) / len(sequence) * 1e6)
+                if device == "tpu":
+                    started.append((time.thread_time() - called) / len(sequence) * 1e9)
+    call, dispatch = (statistics.median(recorded[device][3:]) for device in ("tpu", "cpu"))
+    print(
+        f"recording a call (DeferAndFuse): {call:.2f} us with torch's dispatch; the whole call on CPU torch: {dispatch:.2f} us"
+    )
+    print(f"finding and starting a graph of {len(sequence)} calls: {statistics.median(started[3:]):.0f} ns a call")
+
+
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,6 +170,7 @@ def main() -> None:
         floor = bare[case.bare] if case.bare else float("nan")
         print(f"{case.name:<34}{tpu:>9.2f} us{cpu:>9.2f} us{floor:>9.2f}{tpu / cpu:>9.2f}x{tpu / (floor + cpu):>11.2f}x")
     transfers(options.rounds)
+    recording(options.rounds)
     print(f"programs compiled while measuring: {torch.tpu.counters()['compiles'] - before}")
 
 
