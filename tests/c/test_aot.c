@@ -1,7 +1,6 @@
 // test_aot.c - core/pjrt's topologies and core/aot: compiling for devices that are not there (against fake_plugin.c, whose path
 // is $TT_FAKE_PLUGIN), and collecting programs.
 #include <dirent.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "aot/aot.h"
 #include "base/memory.h"
+#include "fake.h"
 #include "graph/storage.h"
 #include "pjrt/topology.h"
 #include "run/call.h"
@@ -17,35 +17,15 @@
 
 // ---- compiling -------------------------------------------------------------------------------------------------------
 
-static const char *fake_path(void) {
-  const char *path = getenv("TT_FAKE_PLUGIN");
-  CHECK(path != NULL);
-  return path;
-}
-
-static void *fake_symbol(const char *name) {
-  void *symbol = dlsym(dlopen(fake_path(), RTLD_NOW), name);
-  CHECK(symbol != NULL);
-  return symbol;
-}
-
-static tt_plugin *open_fake(void) {
-  int64_t live = tt_memory_live_count();
-  tt_plugin *plugin = NULL;
-  CHECK_OK(tt_plugin_open_file(fake_path(), &plugin));
-  test_keeps_blocks(tt_memory_live_count() - live);
-  return plugin;
-}
-
 static tt_status compile_fake(void *text) {
   tt_aot_report report;
   return tt_aot_compile(fake_path(), "v9:1x1", text, (int64_t)strlen(text), &report);
 }
 
 TEST(aot_report_is_what_the_compiler_says) {
-  open_fake();
-  float *seconds = fake_symbol("fake_optimal_seconds");
-  *seconds = 0.5F;
+  fake_open();
+  fake_plugin *fake = fake_control();
+  fake->optimal_seconds = 0.5F;
   tt_aot_report report;
   CHECK_OK(tt_aot_compile(fake_path(), "v9:1x1", "program", 7, &report));
   CHECK(report.optimal_seconds == 0.5);
@@ -54,28 +34,29 @@ TEST(aot_report_is_what_the_compiler_says) {
   CHECK_INT(report.output_bytes, 3);
   CHECK_INT(report.alias_bytes, 4);
   CHECK_INT(report.temporary_bytes, 5);
-  *seconds = -1; // there is an op without an estimate
+  fake->optimal_seconds = -1; // there is an op without an estimate
   CHECK_OK(tt_aot_compile(fake_path(), "v9:1x1", "program", 7, &report));
   CHECK(isnan(report.optimal_seconds));
   CHECK_INT(report.code_bytes, -1);
 }
 
 TEST(aot_compile_sends_a_tpu_its_options) {
-  open_fake();
-  const char **refused = fake_symbol("fake_refused_option"), *sent = fake_symbol("fake_options");
+  fake_open();
+  fake_plugin *fake = fake_control();
+  const char *sent = fake->options;
   CHECK_OK(compile_fake("program"));
   CHECK(strstr(sent, "xla_allow_excess_precision") != NULL && strstr(sent, "xla_cpu_") == NULL);
-  *refused = "xla_allow_excess_precision";
+  fake->refused_option = "xla_allow_excess_precision";
   CHECK_OK(compile_fake("program"));
   CHECK(strstr(sent, "xla_allow_excess_precision") == NULL);
-  *refused = ""; // cannot be left out
+  fake->refused_option = ""; // cannot be left out
   CHECK_FAILS(compile_fake("program"), TT_PLUGIN, "No such compile option");
 }
 
 TEST(aot_failures_are_told) {
   tt_aot_report report;
   CHECK_FAILS(tt_aot_compile("/nowhere.so", "v9:1x1", "p", 1, &report), TT_UNAVAILABLE, "/nowhere.so");
-  open_fake();
+  fake_open();
   CHECK_FAILS(tt_aot_compile(fake_path(), "v1", "p", 1, &report), TT_PLUGIN,
               "topology \"v1\": PJRT_TopologyDescription_Create: INVALID_ARGUMENT: no such topology");
   CHECK_FAILS(compile_fake("!3"), TT_PLUGIN, "PJRT_Compile: INVALID_ARGUMENT: as wished");
@@ -86,12 +67,12 @@ TEST(aot_failures_are_told) {
 TEST(topology_needs_a_plugin_that_compiles_for_it) {
   setenv("TT_FAKE_PLUGIN_FAULT", "topology", 1);
   tt_topology *topology = NULL;
-  CHECK_FAILS(tt_topology_create(open_fake(), "v9:1x1", &topology), TT_UNAVAILABLE, "the plugin has no PJRT_Compile");
+  CHECK_FAILS(tt_topology_create(fake_open(), "v9:1x1", &topology), TT_UNAVAILABLE, "the plugin has no PJRT_Compile");
   tt_topology_destroy(NULL);
 }
 
 TEST(aot_compile_allocations_may_fail) {
-  open_fake();
+  fake_open();
   test_each_allocation_failing(compile_fake, "program");
 }
 

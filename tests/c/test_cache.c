@@ -1071,6 +1071,7 @@ TEST(cache_is_off_for_a_plugin_that_does_not_serialise) {
   int64_t live = tt_memory_live_count();
   tt_plugin *plugin = NULL;
   tt_client *client = NULL;
+  setenv("TT_FAKE_PLUGIN_FAULT", "serialize", 1);
   CHECK_OK(tt_plugin_open_file(path, &plugin));
   test_keeps_blocks(tt_memory_live_count() - live);
   CHECK_OK(tt_client_create(plugin, 0, &client));

@@ -1,34 +1,9 @@
 // test_pjrt_fake.c - core/pjrt against fake_plugin.c: what no plugin at hand does. $TT_FAKE_PLUGIN is its path.
-#include <dlfcn.h>
-#include <stdlib.h>
-
-#include "base/memory.h"
+#include "fake.h"
 #include "pjrt/buffer.h"
 #include "pjrt/executable.h"
 #include "pjrt/plugin.h"
 #include "runner.h"
-
-static const char *fake_path(void) {
-  const char *path = getenv("TT_FAKE_PLUGIN");
-  CHECK(path != NULL);
-  return path;
-}
-
-static tt_client *create_client(int devices) {
-  int64_t live = tt_memory_live_count();
-  tt_plugin *plugin = NULL;
-  tt_client *client = NULL;
-  CHECK_OK(tt_plugin_open_file(fake_path(), &plugin));
-  test_keeps_blocks(tt_memory_live_count() - live);
-  CHECK_OK(tt_client_create(plugin, devices, &client));
-  return client;
-}
-
-static void *fake_symbol(const char *name) {
-  void *symbol = dlsym(dlopen(fake_path(), RTLD_NOW), name);
-  CHECK(symbol != NULL);
-  return symbol;
-}
 
 static tt_status compile(tt_client *client, const char *text, const tt_compile_options *options) {
   tt_executable *executable = NULL;
@@ -59,8 +34,8 @@ TEST(fake_unfit_plugins_are_refused) {
 }
 
 TEST(fake_client_reads_the_device) {
-  tt_client *client = create_client(0);
-  CHECK_INT(*(int *)fake_symbol("fake_create_options"), 0);
+  tt_client *client = fake_client(0);
+  CHECK_INT(fake_control()->create_options, 0);
   CHECK_TEXT(tt_client_platform(client), "tpu");
   CHECK_TEXT(tt_client_platform_version(client), "fake 1");
   CHECK(!tt_client_is_host(client));
@@ -84,7 +59,7 @@ TEST(fake_error_codes_map) {
       {"!13", TT_PLUGIN, "PJRT_Client_Compile: INTERNAL: as wished"},
       {"!77", TT_PLUGIN, "PJRT_Client_Compile: UNKNOWN: as wished"},
   };
-  tt_client *client = create_client(1);
+  tt_client *client = fake_client(1);
   const tt_compile_options options = {0};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     tt_status status = compile(client, cases[i].text, &options);
@@ -95,51 +70,55 @@ TEST(fake_error_codes_map) {
 }
 
 TEST(fake_refused_options_are_left_out) {
-  tt_client *client = create_client(1);
-  int *compilations = fake_symbol("fake_compilations");
-  const char **refused = fake_symbol("fake_refused_option"), *sent = fake_symbol("fake_options");
+  tt_client *client = fake_client(1);
+  fake_plugin *fake = fake_control();
+  const char *sent = fake->options;
   const tt_compile_options options = {.effort = TT_EFFORT_LEAST, .exact = true};
 
   CHECK_OK(compile(client, "program", &options));
-  CHECK_INT(*compilations, 1);
+  CHECK_INT(fake->compilations, 1);
   CHECK(strstr(sent, "xla_allow_excess_precision") != NULL && strstr(sent, "algsimp") != NULL);
   // Nothing of the CPU compiler's on another platform.
   CHECK(strstr(sent, "xla_cpu_") == NULL && strstr(sent, "fusion-wrapper") == NULL);
 
-  *refused = "xla_allow_excess_precision";
+  fake->refused_option = "xla_allow_excess_precision";
   CHECK_OK(compile(client, "program", &options));
-  CHECK_INT(*compilations, 3);
+  CHECK_INT(fake->compilations, 3);
   CHECK(strstr(sent, "xla_allow_excess_precision") == NULL && strstr(sent, "algsimp") != NULL);
   CHECK_OK(compile(client, "program", &options)); // remembered
-  CHECK_INT(*compilations, 4);
-  *refused = "xla_disable_hlo_passes";
+  CHECK_INT(fake->compilations, 4);
+  fake->refused_option = "xla_disable_hlo_passes";
   CHECK_OK(compile(client, "program", &options));
-  CHECK_INT(*compilations, 6);
+  CHECK_INT(fake->compilations, 6);
 
   // An option that was not sent cannot be left out: the error comes through, and there is no endless loop.
-  *refused = "";
+  fake->refused_option = "";
   CHECK_FAILS(compile(client, "program", &options), TT_PLUGIN, "No such compile option");
-  CHECK_INT(*compilations, 7);
+  CHECK_INT(fake->compilations, 7);
   tt_client_destroy(client);
 
   // Another client starts anew.
-  *refused = NULL;
-  client = create_client(1);
+  fake->refused_option = NULL;
+  client = fake_client(1);
   CHECK_OK(compile(client, "program", &options));
   CHECK(strstr(sent, "xla_allow_excess_precision") != NULL);
   tt_client_destroy(client);
 }
 
 TEST(fake_device_memory_is_counted) {
-  tt_client *client = create_client(1);
+  fake_plugin *fake = fake_control();
+  tt_client *client = fake_client(1);
   tt_device *device = tt_client_device(client, 0);
   const tt_compile_options options = {0};
   tt_executable *executable = NULL;
   CHECK_OK(tt_executable_compile(client, "p", 1, &options, &executable));
   CHECK(!executable->may_donate);
   void *outputs[3];
-  CHECK_FAILS(tt_executable_execute(executable, device, NULL, 0, NULL, outputs, NULL), TT_OUT_OF_MEMORY, "no HBM left");
+  fake->memory_limit = 11;
+  CHECK_FAILS(tt_executable_execute(executable, device, NULL, 0, NULL, outputs, NULL), TT_OUT_OF_MEMORY,
+              "PJRT_LoadedExecutable_Execute: RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.");
   CHECK_INT(device->memory.out_of_memory_count, 1);
+  CHECK_INT(fake->live_bytes, 0);
   tt_executable_release(executable);
 
   // A plugin may return no event at all; memory that is not the host's has no address.
@@ -147,11 +126,14 @@ TEST(fake_device_memory_is_counted) {
   tt_event done = {NULL, NULL};
   tt_buffer *buffer = NULL;
   void *address = NULL;
+  fake->no_done_events = true;
   CHECK_OK(tt_buffer_from_host(device, &data, TT_F32, 0, NULL, TT_HOST_UNTIL_DONE, &done, &buffer));
-  CHECK(tt_event_is_ready(&done));
+  CHECK(done.pjrt == NULL && tt_event_is_ready(&done));
   CHECK_OK(tt_event_wait(&done));
   CHECK_FAILS(tt_buffer_host_data(buffer, &address), TT_NOT_IMPLEMENTED, "platform tpu");
-  CHECK_FAILS(tt_buffer_wait(buffer), TT_PLUGIN, "not in the fake");
+  fake_fail_at(fake, FAKE_PJRT_Buffer_ReadyEvent, 1);
+  CHECK_FAILS(tt_buffer_wait(buffer), TT_PLUGIN, "PJRT_Buffer_ReadyEvent: INTERNAL: as wished");
+  fake_fail_at(fake, FAKE_PJRT_Buffer_ReadyEvent, 1);
   CHECK(tt_buffer_is_ready(buffer));
   tt_buffer_release(buffer);
   tt_client_destroy(client);
