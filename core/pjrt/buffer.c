@@ -127,11 +127,15 @@ static tt_status ready_event(const tt_buffer *buffer, tt_event *out_event) {
   return TT_SUCCESS;
 }
 
-// Puts the op that made the buffer before its failure, and counts exhausted memory.
+// Puts the op that made the buffer before its failure.
+static tt_status name_op(const tt_buffer *buffer, tt_status status) {
+  if (__builtin_expect(status == NULL, 1) || buffer->op_name == NULL) return status;
+  return tt_status_context(status, "%s", buffer->op_name);
+}
+
+// And counts exhausted memory.
 static tt_status blame(const tt_buffer *buffer, tt_status status) {
-  if (__builtin_expect(status == NULL, 1)) return TT_SUCCESS;
-  if (buffer->op_name != NULL) status = tt_status_context(status, "%s", buffer->op_name);
-  return tt_device_note(buffer->device, status);
+  return tt_device_note(buffer->device, name_op(buffer, status));
 }
 
 bool tt_buffer_is_ready(const tt_buffer *buffer) {
@@ -172,7 +176,8 @@ tt_status tt_buffer_to_host(const tt_buffer *buffer, void *data, int64_t size, t
     return TT_SUCCESS;
   }
   PJRT_Buffer_Dimensions_Args shape = TT_PJRT_ARGS(PJRT_Buffer_Dimensions, .buffer = buffer->pjrt);
-  TT_TRY(TT_PJRT(plugin, PJRT_Buffer_Dimensions, &shape));
+  tt_status status = TT_PJRT(plugin, PJRT_Buffer_Dimensions, &shape);
+  if (status != NULL) return blame(buffer, status);
   if (shape.num_dims > BUFFER_MAX_RANK) return tt_internal_error("a buffer of %zu dimensions", shape.num_dims);
 
   // Without a layout the plugin would copy in the order of the device, which on a TPU need not be row-major.
@@ -185,7 +190,7 @@ tt_status tt_buffer_to_host(const tt_buffer *buffer, void *data, int64_t size, t
   };
   PJRT_Buffer_ToHostBuffer_Args args = TT_PJRT_ARGS(PJRT_Buffer_ToHostBuffer, .src = buffer->pjrt,
                                                     .host_layout = &layout, .dst = data, .dst_size = (size_t)size);
-  tt_status status = TT_PJRT(plugin, PJRT_Buffer_ToHostBuffer, &args);
+  status = TT_PJRT(plugin, PJRT_Buffer_ToHostBuffer, &args);
   if (status != NULL) return blame(buffer, status);
   *out_done = (tt_event){plugin, args.event};
   return TT_SUCCESS;
@@ -195,7 +200,7 @@ tt_status tt_buffer_to_device(const tt_buffer *buffer, tt_device *device, tt_buf
   PJRT_Buffer_CopyToDevice_Args args =
       TT_PJRT_ARGS(PJRT_Buffer_CopyToDevice, .buffer = buffer->pjrt, .dst_device = device->pjrt);
   tt_status status = TT_PJRT(buffer_plugin(buffer), PJRT_Buffer_CopyToDevice, &args);
-  if (status != NULL) return tt_device_note(device, status);
+  if (status != NULL) return tt_device_note(device, name_op(buffer, status));
   return tt_buffer_wrap(device, args.dst_buffer, buffer->byte_size, buffer->op_name, out_buffer);
 }
 
@@ -206,7 +211,8 @@ tt_status tt_buffer_host_data(const tt_buffer *buffer, void **out_data) {
   }
   PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args args =
       TT_PJRT_ARGS(PJRT_Buffer_OpaqueDeviceMemoryDataPointer, .buffer = buffer->pjrt);
-  TT_TRY(TT_PJRT(buffer_plugin(buffer), PJRT_Buffer_OpaqueDeviceMemoryDataPointer, &args));
+  tt_status status = TT_PJRT(buffer_plugin(buffer), PJRT_Buffer_OpaqueDeviceMemoryDataPointer, &args);
+  if (status != NULL) return blame(buffer, status);
   *out_data = args.device_memory_ptr;
   return TT_SUCCESS;
 }

@@ -192,10 +192,7 @@ tt_status tt_defer(tt_plan *plan, const tt_call *call, const tt_key *key, bool f
   if (status) tt_free(site);
   status = unlock(d, status);
   tt_queue_note_failure(device, earlier);
-  if (status) {
-    for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
-    tt_results_free(out_results);
-  }
+  if (status) tt_launch_drop_results(out_results);
   return status;
 }
 

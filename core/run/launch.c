@@ -44,6 +44,11 @@ void tt_results_free(tt_results *results) {
   results->count = 0;
 }
 
+void tt_launch_drop_results(tt_results *results) {
+  for (int i = 0; i < results->count; ++i) tt_storage_release(results->items[i].storage);
+  tt_results_free(results);
+}
+
 static tt_status random_state(const tt_plan *plan, const tt_call *call, uint64_t state[2]) {
   tt_generator *generator = NULL;
   for (int i = 0; i < call->arg_count; ++i)
@@ -151,7 +156,8 @@ static tt_status collect_input(launch *l, int index) {
   tt_set_bit(l->keep, index);
   tt_run_number number;
   TT_TRY(tt_launch_number(l->plan, in, l->call, l->key, &number));
-  return tt_run_number_buffer(l->device, &number, &l->inputs[index]);
+  TT_TRY_CONTEXT(tt_run_number_buffer(l->device, &number, &l->inputs[index]), "%s", l->plan->op_name);
+  return TT_SUCCESS;
 }
 
 static tt_status collect_inputs(launch *l) {
@@ -204,11 +210,6 @@ static tt_status place_outputs(launch *l, tt_results *results) {
     if (flag)
       tt_queue_add_check(l->device, (tt_check){flag, l->plan->op_name, check->code, check->message, NULL}, true);
   }
-  if (!status) return TT_SUCCESS;
-  for (int k = 0; k < results->count; ++k) {
-    tt_storage_release(results->items[k].storage);
-    results->items[k].storage = NULL;
-  }
   return status;
 }
 
@@ -236,6 +237,7 @@ static tt_status execute(launch *l, tt_results *results) {
   if (!status) {
     set_counted(l, false);
     status = tt_executable_execute(l->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+    status = tt_status_context(status, "%s", l->plan->op_name);
   }
   if (status) {
     give_back(l);
@@ -264,6 +266,6 @@ tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, 
     status = tt_queue_wait(l.device);
     TT_TRACE_END(wait, began, .name = "launch blocking", .detail = plan->op_name);
   }
-  if (status) tt_results_free(out_results);
+  if (status) tt_launch_drop_results(out_results);
   return status;
 }

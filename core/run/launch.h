@@ -21,6 +21,8 @@ typedef struct tt_run_number {
 tt_status tt_launch_check(const tt_plan *plan, const tt_call *call);
 // Makes room for the plan's fresh results, without storages yet. tt_results_free on failure is harmless.
 tt_status tt_launch_results(const tt_plan *plan, int device_index, tt_results *out_results);
+// Ends results that nobody is to have, with the storages that they have so far: the call failed.
+void tt_launch_drop_results(tt_results *results);
 // The value that a call gives to the plan's input, which is none of kind TT_INPUT_STORAGE. A random input moves the generator
 // on, so a call asks once.
 tt_status tt_launch_number(const tt_plan *plan, const tt_plan_input *input, const tt_call *call, const tt_key *key,

@@ -238,10 +238,9 @@ static void add_copy_of_flag(queue *q, tt_device *device, const tt_check *check)
   *e = (entry){.op_name = check->op_name, .check = *check};
   tt_status status = tt_buffer_to_host(check->flag, &e->flag_value, sizeof(e->flag_value), &e->event);
   if (status != NULL) {
-    e->finished = true;
-    e->failure = status;
-  }
-  if (status != NULL || wait) {
+    note_failure(q, device, status); // it has the op's name from the buffer
+    check_free(&e->check);
+  } else if (wait) {
     note_failure(q, device, settle(e));
   } else {
     append_entry(q);

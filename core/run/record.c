@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "graph/recorder.h"
 #include "run/internal.h"
+#include "run/launch.h"
 #include "run/reason.h"
 
 static _Thread_local struct {
@@ -89,9 +90,7 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   TT_TRY(tt_recorder_lower(&recording.recorder, &recorded, &results, &count));
   tt_tell_lowering_observer(call);
   tt_status status = fresh_tensors(call, results, count, out_results);
-  if (!status) return TT_SUCCESS;
-  for (int i = 0; i < out_results->count; ++i) tt_storage_release(out_results->items[i].storage);
-  tt_results_free(out_results);
+  if (status) tt_launch_drop_results(out_results);
   return status;
 }
 

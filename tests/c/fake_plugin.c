@@ -84,6 +84,7 @@ static PJRT_Error *error_code(PJRT_Error_GetCode_Args *args) {
 static bool fault_hits(fake_function function) {
   if (atomic_load(&fake.fault_function) != (int)function || atomic_load(&fake.fault_at) == 0) return false;
   if (atomic_fetch_sub(&fake.fault_at, 1) != 1) return false;
+  if (atomic_load(&fake.fault_stays)) atomic_store(&fake.fault_at, 1);
   atomic_fetch_add(&fake.failures[function], 1);
   return true;
 }
@@ -846,7 +847,7 @@ static PJRT_Error *copy_to_device(PJRT_Buffer_CopyToDevice_Args *args) {
 static PJRT_Error *to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
   pthread_mutex_lock(&lock);
   PJRT_Error *error = gone(args->src);
-  if (error == NULL && args->dst_size < (size_t)args->src->memory->bytes) {
+  if (error == NULL && (args->dst == NULL || args->dst_size < (size_t)args->src->memory->bytes)) {
     error = fail(PJRT_Error_Code_INVALID_ARGUMENT, "the host's memory is too small");
   }
   if (error == NULL) {

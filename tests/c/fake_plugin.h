@@ -86,6 +86,7 @@ typedef struct fake_plugin {
   // The n-th call of `function` from now fails with `code`. 0: none.
   _Atomic int fault_function, fault_code;
   _Atomic int64_t fault_at;
+  _Atomic bool fault_stays;      // and so do all calls after it
   _Atomic bool fault_comes_late; // of work: the call succeeds, and what it started fails
   // Nothing finishes on the plugin's thread from hold(true) to hold(false).
   void (*hold)(bool held);
