@@ -3,9 +3,12 @@
 
 #include "base/memory.h"
 
-static _Atomic(tt_status (*)(tt_device *)) runner;
+static _Atomic(tt_status (*)(tt_device *)) runner, failure_teller;
 
-void tt_pending_set_runner(tt_status (*run)(tt_device *device)) { atomic_store(&runner, run); }
+void tt_pending_set_runner(tt_status (*run)(tt_device *device), tt_status (*take_failure)(tt_device *device)) {
+  atomic_store(&runner, run);
+  atomic_store(&failure_teller, take_failure);
+}
 
 tt_pending *tt_pending_create(tt_device *device, const tt_layout *layout, const char *op_name, uint64_t graph,
                               int32_t number) {
@@ -42,7 +45,9 @@ tt_buffer *tt_pending_take(tt_pending *pending) {
   return buffer;
 }
 
+// Its call may have been started, and failed, when nobody could be told.
 static tt_status lost(const tt_pending *pending) {
+  TT_TRY(atomic_load(&failure_teller)(pending->device));
   return tt_error(TT_INVALID_ARGUMENT, "the value that %s was to give is lost: a deferred call before it failed",
                   pending->op_name);
 }

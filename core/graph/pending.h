@@ -43,9 +43,11 @@ static inline bool tt_pending_is_live(const tt_pending *pending) {
 // buffer's is the only one if the value was the caller's alone.
 tt_buffer *tt_pending_take(tt_pending *pending);
 
-// Makes the buffer exist: runs what is deferred unless that happened before. Errors: those of the calls in it; a lost value's.
+// Makes the buffer exist: runs what is deferred unless that happened before. Errors: those of the calls in it; for a lost value
+// what failed on the device and nobody has heard of yet, or else that it is lost.
 tt_status tt_pending_resolve(tt_pending *pending);
-// What runs all that a device has deferred; set once, before the first pending value.
-void tt_pending_set_runner(tt_status (*run)(tt_device *device));
+// What runs all that a device has deferred, and what gives its pending failure, which is then no longer pending; set once,
+// before the first pending value.
+void tt_pending_set_runner(tt_status (*run)(tt_device *device), tt_status (*take_failure)(tt_device *device));
 
 #endif // TT_GRAPH_PENDING_H_

@@ -32,7 +32,7 @@ static void initialize(void) {
     pthread_mutex_init(&deferrals[i].lock, NULL);
     deferrals[i].last_next = &deferrals[i].first;
   }
-  tt_pending_set_runner(tt_run_deferred);
+  tt_pending_set_runner(tt_run_deferred, tt_queue_take_failure);
 }
 
 // Locked.

@@ -303,6 +303,34 @@ TEST(run_names_what_is_alive_when_memory_runs_out) {
   test_keeps_blocks(tt_memory_live_count() - live);
 }
 
+// Whoever asks for a value hears why it is lost, also when its call was started, and failed, before.
+TEST(run_says_why_a_value_is_lost) {
+  fake_plugin *fake = fake_control();
+  ops = start_fake("tpu", "1");
+  int64_t live = tt_memory_live_count();
+  const tt_eager_mode deferring[] = {TT_DEFER_NEVER, TT_DEFER_AND_FUSE};
+  for (int m = 0; m < 2; m++) {
+    CHECK_OK(tt_set_eager_mode(deferring[m]));
+    tt_plans_forget();
+    tensor x = {0}, sum = {0}, twice = {0};
+    float value = 0;
+    CHECK_OK(make_tensor(0, TT_F32, 1, &x));
+    CHECK_OK(tt_synchronize(0));
+    fake->memory_limit = fake->live_bytes + 1;
+    CHECK_OK(add(ops.add, &x, &x, 1, &sum)); // waits for its program
+    while (!tt_device_is_idle(0)) usleep(100);
+    fake->memory_limit = 0;
+    CHECK_FAILS(read_tensor(&sum, &value), TT_OUT_OF_MEMORY, "add.Tensor: PJRT_LoadedExecutable_Execute: RESOURCE_");
+    CHECK_FAILS(read_tensor(&sum, &value), TT_INVALID_ARGUMENT, "the value that add.Tensor was to give is lost");
+    CHECK_FAILS(add(ops.add, &sum, &x, 1, &twice), TT_INVALID_ARGUMENT, "is lost");
+    CHECK_OK(tt_synchronize(0));
+    tensor_free(&x);
+    tensor_free(&sum);
+  }
+  tt_compile_stop();
+  test_keeps_blocks(tt_memory_live_count() - live);
+}
+
 TEST(run_survives_memory_that_ends_at_any_byte) {
   fake_plugin *fake = fake_control();
   ops = start_fake("cpu", "2");
