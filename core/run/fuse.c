@@ -275,15 +275,19 @@ static tt_status find_or_make(const tt_graph *g, const shape *s, const void *key
     return TT_SUCCESS;
   }
   TT_TRY(make_program(g, s, &p));
-  pthread_mutex_lock(&lock);
   void *old = NULL;
+  retain(p); // the map's, before another thread can make it let go
+  pthread_mutex_lock(&lock);
   tt_status status = tt_map_set(&programs, hash, key, size, p, &old);
   pthread_mutex_unlock(&lock);
   tt_graph_program_release(old);
-  if (!status) retain(p);
+  if (status) {
+    tt_graph_program_release(p);
+    tt_graph_program_release(p);
+    return status;
+  }
   *out_program = p;
-  if (status) tt_graph_program_release(p);
-  return status;
+  return TT_SUCCESS;
 }
 
 tt_status tt_graph_program_find(const tt_graph *g, tt_graph_program **out_program) {

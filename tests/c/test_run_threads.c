@@ -1,6 +1,7 @@
 // test_run_threads.c - core/run used by several threads at once, over a plugin whose work finishes late and in any order: what a
 // race needs to show. Run it under ThreadSanitizer (make -C core tsan).
 #include <pthread.h>
+#include <sched.h>
 
 #include "fake_calls.h"
 #include "run/trace.h"
@@ -134,6 +135,16 @@ static void *switch_modes(void *user) {
   return NULL;
 }
 
+// As the limit of mapped memory does.
+static void *forget_plans(void *user) {
+  shared *s = user;
+  while (!atomic_load(&s->done)) {
+    tt_plans_forget();
+    sched_yield();
+  }
+  return NULL;
+}
+
 // Lets a call fail now and then, of one function after the other.
 static void *break_things(void *user) {
   static const fake_function functions[] = {FAKE_PJRT_LoadedExecutable_Execute,
@@ -209,5 +220,7 @@ TEST(threads_share_blocking_mode) { run_threads("tpu", TT_DEFER_NEVER_AND_LAUNCH
 TEST(threads_share_graphs) { run_threads("tpu", TT_DEFER_AND_FUSE, NULL); }
 TEST(threads_share_graphs_on_a_host) { run_threads("cpu", TT_DEFER_AND_FUSE, NULL); }
 TEST(threads_go_on_while_modes_change) { run_threads("tpu", TT_DEFER_NEVER, switch_modes); }
+TEST(threads_share_calls_that_are_forgotten) { run_threads("cpu", TT_DEFER_NEVER, forget_plans); }
+TEST(threads_share_graphs_that_are_forgotten) { run_threads("tpu", TT_DEFER_AND_FUSE, forget_plans); }
 TEST(threads_survive_a_plugin_that_fails) { run_threads("tpu", TT_DEFER_NEVER, break_things); }
 TEST(threads_survive_a_plugin_that_fails_in_graphs) { run_threads("cpu", TT_DEFER_AND_FUSE, break_things); }
