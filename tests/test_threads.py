@@ -86,6 +86,22 @@ def test_one_tensor_is_read_by_all():
     assert torch.equal(shared.cpu(), expected)
 
 
+def test_one_tensor_is_overwritten_while_others_read_it():
+    """Whoever reads finds an old or a new value, never one without: the memory goes from one to the other."""
+    weight, one = torch.full((16, 16), 1000.0, device="tpu"), torch.ones(16, 16, device="tpu")
+
+    def work(i: int) -> None:
+        for _ in range(100):
+            if i == 0:
+                weight.add_(one)
+            else:
+                assert 1000 <= weight.min().item() <= weight.max().item() <= 1100
+                assert (weight + one).min().item() >= 1001
+
+    in_threads(work, 3)
+    assert weight.unique().tolist() == [1100.0]
+
+
 def test_gradients_of_a_shared_weight():
     """Autograd's own thread and those that call it: each call gives its own gradient."""
     weight = torch.arange(1.0, 5.0, device="tpu", requires_grad=True)

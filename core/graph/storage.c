@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/memory.h"
 #include "graph/internal.h"
@@ -271,10 +272,33 @@ static tt_pending *settle(tt_storage *storage) {
   return pending;
 }
 
+// Has a call taken the buffer, and not written its result yet? Called with the lock held.
+static bool is_taken(const tt_storage *storage) {
+  return storage->layout != NULL && storage->buffer == NULL && storage->pending == NULL && storage->node == NULL;
+}
+
+// Locks a storage whose value is not taken. A program starts in between, which takes microseconds; one that runs while it is
+// being started, as small ones of XLA CPU do, takes longer. Should the result never come, that is a failure.
+static tt_status lock_present(tt_storage *storage) {
+  enum { YIELDS = 100, PAUSES = 1000000, PAUSE_NS = 20000 };
+  tt_storage_lock(storage);
+  for (int i = 0; __builtin_expect(is_taken(storage), 0); i++) {
+    tt_storage_unlock(storage);
+    if (i == PAUSES) return tt_internal_error("the value of a storage was taken and not given back");
+    if (i < YIELDS) {
+      sched_yield();
+    } else {
+      nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+    tt_storage_lock(storage);
+  }
+  return TT_SUCCESS;
+}
+
 tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pending **out_pending,
                           const tt_layout **out_layout) {
   tt_pending *settled = NULL;
-  tt_storage_lock(storage);
+  TT_TRY(lock_present(storage));
   if (storage->pending != NULL) settled = settle(storage);
   bool recorded = storage->node != NULL;
   tt_buffer *buffer = storage->buffer;
@@ -314,13 +338,13 @@ static tt_status resolve(tt_storage *storage) {
   }
 }
 
-// Locks a storage without a pending value.
+// Locks a storage without a pending value, nor a value that is taken.
 static tt_status lock_resolved(tt_storage *storage) {
-  tt_storage_lock(storage);
+  TT_TRY(lock_present(storage));
   while (__builtin_expect(storage->pending != NULL, 0)) {
     tt_storage_unlock(storage);
     TT_TRY(resolve(storage));
-    tt_storage_lock(storage);
+    TT_TRY(lock_present(storage));
   }
   return TT_SUCCESS;
 }

@@ -52,7 +52,7 @@ struct tt_storage {
   bool counted;            // byte_size is in the device's memory statistics (no buffer yet)
   tt_buffer *buffer;       // NULL: uninitialised, pending or recorded
   tt_pending *pending;     // instead of a buffer
-  const tt_layout *layout; // of buffer, pending value or node; NULL when uninitialised
+  const tt_layout *layout; // of buffer, pending value or node, or of the buffer that was taken; NULL when uninitialised
   tt_recorder *recorder;   // the recorder that `node` belongs to
   tt_value *node;
   tt_storage *previous, *next; // in the device's list of live storages; the list's lock in storage.c guards them
@@ -107,17 +107,19 @@ tt_status tt_storage_peek(tt_storage *storage, tt_buffer **out_buffer, tt_pendin
 bool tt_storage_is_pending(tt_storage *storage);
 // Gives `to` the value of `from`, which both then share, whatever it is. *out_shared is false when there is none.
 tt_status tt_storage_share(tt_storage *to, tt_storage *from, bool *out_shared);
-// The layout of the current value, whatever it is; NULL when uninitialised.
+// The layout of the current value, whatever it is, also of one that is taken; NULL when uninitialised.
 static inline const tt_layout *tt_storage_layout(tt_storage *storage) {
   tt_storage_lock(storage);
-  const tt_layout *layout = storage->buffer || storage->pending || storage->node ? storage->layout : NULL;
+  const tt_layout *layout = storage->layout;
   tt_storage_unlock(storage);
   return layout;
 }
 // Takes the buffer out if nothing else holds it, so that a program may reuse its memory (XLA calls this donation); otherwise
-// retains it. *out_sole tells which. A storage whose buffer was taken reads as uninitialised but keeps `layout`, and does not
-// count: the buffer does. The caller writes the program's result, or the buffer itself if the program could not be started.
-// So a call that names one storage twice must take it once. Uninitialised and recorded storages answer as to tt_storage_read.
+// retains it. *out_sole tells which. A storage whose buffer was taken keeps `layout` and does not count: the buffer does. The
+// caller soon writes the program's result, or the buffer itself if the program could not be started, or clears the storage;
+// until then whoever else reads or takes the value waits. So a call that names one storage twice must take it once, reads what
+// it only reads before it takes anything, and between does nothing that waits for another thread. Uninitialised and recorded
+// storages answer as to tt_storage_read.
 tt_status tt_storage_take(tt_storage *storage, tt_buffer **out_buffer, const tt_layout **out_layout, bool *out_sole);
 // New byte size: the storage becomes uninitialised, and moves to a new address unless the old block serves. The common prefix
 // of the old contents is kept by the caller, who reads it before and writes it after (tt_resize_storage does it with a

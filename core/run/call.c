@@ -283,24 +283,63 @@ bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count) {
 
 // --- running --------------------------------------------------------------------------------------------------------------------
 
-static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, bool *out_miss) {
-  TT_TRY(tt_key_build(call, key));
-  uint64_t hash = key_hash(key);
-  tt_plan *plan = find_plan(key, hash);
+// Does the key still describe the call? Another thread may have given an operand a value of another layout.
+static tt_status still_describes(const tt_key *key, const tt_call *call, bool *out_same) {
+  tt_key now;
+  tt_status status = tt_key_build(call, &now);
+  if (!status)
+    *out_same = now.count == key->count && memcmp(now.words, key->words, (size_t)key->count * sizeof *key->words) == 0;
+  tt_key_free(&now);
+  return status;
+}
+
+// Makes the plan of a call and enters it under its key. Other calls will find it there, so it must be of what the key says:
+// what the lowering saw of the operands. *out_plan is NULL if that changed meanwhile.
+static tt_status make_and_enter(const tt_call *call, const tt_key *key, tt_plan **out_plan) {
+  tt_plan *plan;
+  bool same = false;
+  *out_plan = NULL;
+  TT_TRY(make_plan(call, &plan));
+  tt_status status = still_describes(key, call, &same);
+  if (status || !same || !still_fits(plan, call)) {
+    tt_plan_release(plan);
+    return status;
+  }
+  tt_plan_release(exchange(&newest, plan));
+  status = tt_plan_enter(key, plan);
+  if (status)
+    tt_plan_release(plan);
+  else
+    *out_plan = plan;
+  return status;
+}
+
+// Finds the plan or makes it; NULL if the call's wrapper or decomposition has to.
+static tt_status find_or_make_plan(const tt_call *call, tt_key *key, tt_plan **out_plan) {
+  enum { ATTEMPTS = 16 };
   const tt_overload *overload = call->overload;
-  if (__builtin_expect(plan != NULL, 1)) {
-    tt_counter_add(TT_COUNTER_plan_hits, 1);
-  } else if (overload->structured || !overload->op) {
+  for (int i = 0; i < ATTEMPTS; ++i) {
+    if (i > 0) tt_key_free(key);
+    TT_TRY(tt_key_build(call, key));
+    *out_plan = find_plan(key, key_hash(key));
+    if (__builtin_expect(*out_plan != NULL, 1)) {
+      tt_counter_add(TT_COUNTER_plan_hits, 1);
+      return TT_SUCCESS;
+    }
+    if (overload->structured || !overload->op) return TT_SUCCESS;
+    TT_TRY(make_and_enter(call, key, out_plan));
+    if (*out_plan) return TT_SUCCESS;
+  }
+  return tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", overload->name);
+}
+
+static tt_status run(const tt_call *call, tt_key *key, tt_results *out_results, bool *out_miss) {
+  tt_plan *plan;
+  TT_TRY(find_or_make_plan(call, key, &plan));
+  const tt_overload *overload = call->overload;
+  if (__builtin_expect(!plan, 0)) {
     *out_miss = true;
     return TT_SUCCESS;
-  } else {
-    TT_TRY(make_plan(call, &plan));
-    tt_plan_release(exchange(&newest, plan));
-    tt_status status = tt_plan_enter(key, plan);
-    if (status) {
-      tt_plan_release(plan);
-      return status;
-    }
   }
   if (overload->variant == TT_OUT) remember(plan, call);
   tt_eager_mode mode = tt_get_eager_mode();

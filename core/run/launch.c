@@ -90,11 +90,10 @@ typedef struct launch {
   const tt_key *key;
   tt_executable *executable;
   tt_device *device;
-  tt_buffer **inputs;
-  int input_count; // collected so far
-  uint64_t *keep;  // bit per input: must survive
-  uint64_t *taken; // bit per input: was taken out of its storage
-  void **outputs;  // PJRT buffers
+  tt_buffer **inputs; // NULL: not collected, or given back
+  uint64_t *keep;     // bit per input: must survive
+  uint64_t *taken;    // bit per input: was taken out of its storage
+  void **outputs;     // PJRT buffers
   tt_buffer *inline_inputs[INLINE_INPUTS];
   uint64_t inline_bits[2];
   void *inline_outputs[INLINE_OUTPUTS];
@@ -114,12 +113,13 @@ static tt_status prepare(launch *l) {
     l->taken = l->keep ? l->keep + words : NULL;
   }
   if (outputs > INLINE_OUTPUTS) l->outputs = tt_calloc((size_t)outputs, sizeof *l->outputs);
+  if (l->inputs) memset(l->inputs, 0, (size_t)inputs * sizeof *l->inputs);
   if (l->inputs && l->keep && l->outputs) return TT_SUCCESS;
   return tt_error(TT_OUT_OF_MEMORY, "out of host memory while running %s", l->plan->op_name);
 }
 
 static void finish(launch *l) {
-  for (int i = 0; i < l->input_count; ++i) tt_buffer_release(l->inputs[i]);
+  for (int i = 0; l->inputs && i < l->plan->input_count; ++i) tt_buffer_release(l->inputs[i]);
   if (l->inputs != l->inline_inputs) {
     tt_free(l->inputs);
     tt_free(l->keep);
@@ -141,12 +141,14 @@ static tt_status storage_input(launch *l, int index) {
     TT_TRY(tt_storage_take(storage, &l->inputs[index], &layout, &sole));
   else
     TT_TRY(tt_storage_read(storage, &l->inputs[index], &layout));
-  if (sole)
-    tt_set_bit(l->taken, index);
-  else
-    tt_set_bit(l->keep, index);
-  if (__builtin_expect(layout == in->layout && l->inputs[index] != NULL, 1)) return TT_SUCCESS;
-  if (l->inputs[index]) l->input_count = index + 1; // let the caller give it back
+  if (__builtin_expect(layout == in->layout && l->inputs[index] != NULL, 1)) {
+    tt_set_bit(sole ? l->taken : l->keep, index);
+    return TT_SUCCESS;
+  }
+  if (sole) {
+    tt_status_free(tt_storage_write(storage, l->inputs[index], layout));
+    l->inputs[index] = NULL;
+  }
   return tt_error(TT_INVALID_ARGUMENT, "%s: another thread changed an operand during the call", l->plan->op_name);
 }
 
@@ -160,17 +162,18 @@ static tt_status collect_input(launch *l, int index) {
   return TT_SUCCESS;
 }
 
+// What is overwritten comes last, since others wait from then on until its new value is there.
 static tt_status collect_inputs(launch *l) {
-  for (int i = 0; i < l->plan->input_count; ++i) {
-    TT_TRY(collect_input(l, i));
-    l->input_count = i + 1;
-  }
+  for (int i = 0; i < l->plan->input_count; ++i)
+    if (!l->plan->inputs[i].overwritten) TT_TRY(collect_input(l, i));
+  for (int i = 0; i < l->plan->input_count; ++i)
+    if (l->plan->inputs[i].overwritten) TT_TRY(collect_input(l, i));
   return TT_SUCCESS;
 }
 
 // Gives buffers back to the storages they were taken from, after a program that did not start.
 static void give_back(launch *l) {
-  for (int i = 0; i < l->input_count; ++i) {
+  for (int i = 0; i < l->plan->input_count; ++i) {
     if (!tt_bit(l->taken, i)) continue;
     const tt_plan_input *in = &l->plan->inputs[i];
     tt_status_free(tt_storage_write(l->call->tensors[in->slot].storage, tt_buffer_retain(l->inputs[i]), in->layout));
@@ -193,20 +196,28 @@ static tt_status wrap(launch *l, int index, int64_t byte_size, tt_buffer **out_b
 
 static tt_status place_output(launch *l, int index, tt_results *results) {
   const tt_plan_output *out = &l->plan->outputs[index];
+  tt_storage *written = out->slot >= 0 ? l->call->tensors[out->slot].storage : NULL;
   tt_buffer *buffer;
-  TT_TRY(wrap(l, index, out->layout->byte_size, &buffer));
-  if (out->slot >= 0) return tt_storage_write(l->call->tensors[out->slot].storage, buffer, out->layout);
-  return tt_storage_create_with(buffer, out->layout, &results->items[out->result].storage);
+  tt_status status = wrap(l, index, out->layout->byte_size, &buffer);
+  if (!written)
+    return status ? status : tt_storage_create_with(buffer, out->layout, &results->items[out->result].storage);
+  if (!status) status = tt_storage_write(written, buffer, out->layout);
+  if (status) tt_storage_clear(written); // its old value is gone
+  return status;
 }
 
 static tt_status place_outputs(launch *l, tt_results *results) {
   tt_status status = TT_SUCCESS;
-  int i = 0;
-  for (; i < l->plan->output_count; ++i) status = tt_status_join(status, place_output(l, i, results));
-  for (int k = 0; k < l->plan->check_count; ++k, ++i) {
+  for (int i = 0; i < l->plan->output_count; ++i) status = tt_status_join(status, place_output(l, i, results));
+  return status;
+}
+
+static tt_status place_checks(launch *l) {
+  tt_status status = TT_SUCCESS;
+  for (int i = 0; i < l->plan->check_count; ++i) {
     tt_buffer *flag = NULL;
-    status = tt_status_join(status, wrap(l, i, 1, &flag));
-    const tt_plan_check *check = &l->plan->checks[k];
+    status = tt_status_join(status, wrap(l, l->plan->output_count + i, 1, &flag));
+    const tt_plan_check *check = &l->plan->checks[i];
     if (flag)
       tt_queue_add_check(l->device, (tt_check){flag, l->plan->op_name, check->code, check->message, NULL}, true);
   }
@@ -222,7 +233,7 @@ static void set_counted(launch *l, bool counted) {
 
 // Buffers whose memory the results have now.
 static void release_taken(launch *l) {
-  for (int i = 0; i < l->input_count; ++i) {
+  for (int i = 0; i < l->plan->input_count; ++i) {
     if (!tt_bit(l->taken, i)) continue;
     tt_buffer_release(l->inputs[i]);
     l->inputs[i] = NULL;
@@ -236,7 +247,8 @@ static tt_status execute(launch *l, tt_results *results) {
   if (!status) status = collect_inputs(l);
   if (!status) {
     set_counted(l, false);
-    status = tt_executable_execute(l->executable, l->device, l->inputs, l->input_count, l->keep, l->outputs, &done);
+    status =
+        tt_executable_execute(l->executable, l->device, l->inputs, l->plan->input_count, l->keep, l->outputs, &done);
     status = tt_status_context(status, "%s", l->plan->op_name);
   }
   if (status) {
@@ -244,11 +256,12 @@ static tt_status execute(launch *l, tt_results *results) {
     set_counted(l, true);
     return tt_storage_explain_out_of_memory(l->device, status);
   }
+  status = place_outputs(l, results); // at once: others may wait for what was taken
+  release_taken(l);
   tt_counter_add(TT_COUNTER_executions, 1);
   tt_trace_execution(&done, began, l->device, l->plan->program->note.name);
   tt_queue_add(l->device, done, l->plan->op_name);
-  release_taken(l);
-  return place_outputs(l, results);
+  return tt_status_join(status, place_checks(l));
 }
 
 tt_status tt_plan_launch(tt_plan *plan, const tt_call *call, const tt_key *key, tt_results *out_results) {

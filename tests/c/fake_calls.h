@@ -23,6 +23,7 @@ typedef struct tensor {
 static const int64_t tensor_size = ELEMENTS, tensor_stride = 1;
 
 static inline tt_tensor view_of(const tensor *t) {
+  CHECK(t->storage != NULL);
   return (tt_tensor){.storage = t->storage,
                      .dtype = t->dtype,
                      .rank = 1,

@@ -316,8 +316,7 @@ PLUGIN_TEST(storage_value_is_swapped_and_taken) {
   tt_buffer_release(buffer);
   CHECK_OK(tt_storage_take(storage, &taken, &got_layout, &sole));
   CHECK(taken == first && sole && got_layout == layout);
-  CHECK_OK(tt_storage_read(storage, &buffer, &got_layout));
-  CHECK(buffer == NULL && got_layout == NULL);
+  CHECK(storage->buffer == NULL && tt_storage_layout(storage) == layout);
   CHECK_INT(device->memory.current, 64);
   CHECK_OK(tt_storage_write(storage, taken, layout));
 
@@ -358,8 +357,12 @@ static void *read_and_write(void *user) {
     } else {
       CHECK_OK(tt_storage_read(job->storage, &buffer, &layout));
     }
-    CHECK(buffer == NULL || layout == job->layout);
-    tt_buffer_release(buffer);
+    CHECK(buffer != NULL && layout == job->layout);
+    if (sole) {
+      CHECK_OK(tt_storage_write(job->storage, buffer, layout)); // for which the others wait
+    } else {
+      tt_buffer_release(buffer);
+    }
   }
   return NULL;
 }

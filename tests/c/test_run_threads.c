@@ -38,6 +38,11 @@ typedef struct locals {
   tensor x, one, index, product, rows, moved;
 } locals;
 
+static void check(const shared *s, float value, float expected) {
+  if (s->may_fail || value == expected) return;
+  test_fail(__FILE__, __LINE__, "a value is %g, expected %g", (double)value, (double)expected);
+}
+
 // x = start + STEPS, by itself; product = 5 x; what is read is checked unless calls may fail.
 static tt_status compute(shared *s, locals *l, int device, float start) {
   float data[ELEMENTS] = {0}, value = 0;
@@ -55,12 +60,12 @@ static tt_status compute(shared *s, locals *l, int device, float start) {
   }
   TT_TRY(select_rows(ops.index_select, &l->product, &l->index, &l->rows));
   TT_TRY(copy_out(&l->rows, data));
-  CHECK(s->may_fail || data[0] == 5 * (start + STEPS));
+  check(s, data[0], 5 * (start + STEPS));
   TT_TRY(to_other_device(&l->product, &l->moved));
   TT_TRY(read_tensor(&l->moved, &value));
-  CHECK(s->may_fail || value == 5 * (start + STEPS));
+  check(s, value, 5 * (start + STEPS));
   TT_TRY(read_tensor(&l->x, &value));
-  CHECK(s->may_fail || value == start + STEPS);
+  check(s, value, start + STEPS);
   return TT_SUCCESS;
 }
 
@@ -213,6 +218,58 @@ static void run_threads(const char *platform, tt_eager_mode mode, void *(*other)
   if (!s.may_fail) CHECK_INT(fake->misuses, 0);
   test_keeps_blocks(tt_memory_live_count() - live);
 }
+
+// ---- one tensor that is overwritten while others read it ---------------------------------------------------------------------
+
+static void *overwrite(void *user) {
+  shared *s = user;
+  for (int i = 0; i < 60; i++) CHECK_OK(add(ops.add_in_place, &s->contended, &s->constant, 1, NULL));
+  return NULL;
+}
+
+static void *read_while_overwritten(void *user) {
+  shared *s = user;
+  while (!atomic_load(&s->done)) {
+    float value = 0;
+    tensor sum = {0};
+    CHECK_OK(read_tensor(&s->contended, &value));
+    CHECK(value >= 1000);
+    CHECK_OK(add(ops.add, &s->contended, &s->constant, 1, &sum));
+    CHECK_OK(read_tensor(&sum, &value));
+    CHECK(value >= 1005);
+    tensor_free(&sum);
+  }
+  return NULL;
+}
+
+static void overwrite_and_read(tt_eager_mode mode) {
+  fake_plugin *fake = fake_control();
+  ops = start_fake("cpu", "1");
+  int64_t live = tt_memory_live_count();
+  CHECK_OK(tt_set_eager_mode(mode));
+  shared s = {0};
+  CHECK_OK(make_tensor(0, TT_F32, 5, &s.constant));
+  CHECK_OK(make_tensor(0, TT_F32, 1000, &s.contended));
+  CHECK_OK(tt_synchronize(0));
+  fake->order = FAKE_SHUFFLED;
+  pthread_t writers[2], readers[2], forgetter;
+  for (int i = 0; i < 2; i++) CHECK(pthread_create(&readers[i], NULL, read_while_overwritten, &s) == 0);
+  for (int i = 0; i < 2; i++) CHECK(pthread_create(&writers[i], NULL, overwrite, &s) == 0);
+  CHECK(pthread_create(&forgetter, NULL, forget_plans, &s) == 0);
+  for (int i = 0; i < 2; i++) pthread_join(writers[i], NULL);
+  atomic_store(&s.done, true);
+  for (int i = 0; i < 2; i++) pthread_join(readers[i], NULL);
+  pthread_join(forgetter, NULL);
+  CHECK_OK(tt_synchronize(0));
+  tensor_free(&s.constant);
+  tensor_free(&s.contended);
+  tt_compile_stop();
+  test_keeps_blocks(tt_memory_live_count() - live);
+}
+
+TEST(threads_read_what_others_overwrite) { overwrite_and_read(TT_DEFER_NEVER); }
+TEST(threads_read_what_others_overwrite_blocking) { overwrite_and_read(TT_DEFER_NEVER_AND_LAUNCH_BLOCKING); }
+TEST(threads_read_what_others_overwrite_in_graphs) { overwrite_and_read(TT_DEFER_AND_FUSE); }
 
 TEST(threads_share_strict_mode) { run_threads("tpu", TT_DEFER_NEVER, NULL); }
 TEST(threads_share_strict_mode_on_a_host) { run_threads("cpu", TT_DEFER_NEVER, NULL); }
