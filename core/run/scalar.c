@@ -7,16 +7,23 @@
 
 #include "base/map.h"
 
-enum { TABLE_SIZE = 4096 }; // a power of two; 64 KiB of pointers and keys, at most as many 4- to 16-byte buffers
+enum {
+  TABLE_SIZE = 4096, // a power of two; at most as many 4- to 16-byte buffers
+  ON_TRIAL = 128,    // new numbers that may stay so long
+};
 
 typedef struct entry {
   tt_buffer *buffer; // NULL = free
   tt_dtype dtype;
   uint8_t bytes[16];
+  bool stays;
+  uint64_t arrival; // it was the so-manieth new number
 } entry;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards `table`
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards what follows
 static entry table[TABLE_SIZE];
+static uint64_t arrivals;
+static int on_trial[ON_TRIAL]; // places of the newest, by arrival
 
 tt_scalar tt_scalar_of_arg(const tt_arg *arg) {
   switch (arg->kind) {
@@ -47,6 +54,28 @@ static void encode(tt_dtype dtype, const tt_scalar *value, uint8_t bytes[16]) {
   tt_dtype_encode(dtype, value->real, value->imag, integer, bytes);
 }
 
+// A number of one step, say a corrected learning rate, is asked for once or for each parameter, and then never again; others
+// come in every step. Which it is shows when others have arrived meanwhile.
+static void note_use(entry *e) {
+  if (arrivals - e->arrival >= ON_TRIAL / 2) e->stays = true;
+}
+
+// Puts a new number into its place. Returns what was there, and in *out_failed what came once and whose time is over.
+static tt_buffer *arrive(entry *e, tt_buffer *buffer, tt_dtype dtype, const uint8_t bytes[16], tt_buffer **out_failed) {
+  tt_buffer *old = e->buffer;
+  *e = (entry){.buffer = tt_buffer_retain(buffer), .dtype = dtype, .arrival = ++arrivals};
+  memcpy(e->bytes, bytes, 16);
+  int *place = &on_trial[arrivals % ON_TRIAL];
+  entry *oldest = &table[*place];
+  *out_failed = NULL;
+  if (oldest->arrival + ON_TRIAL == arrivals && !oldest->stays) {
+    *out_failed = oldest->buffer;
+    oldest->buffer = NULL;
+  }
+  *place = (int)(e - table);
+  return old;
+}
+
 tt_status tt_scalar_buffer(tt_device *device, tt_dtype dtype, const tt_scalar *value, tt_buffer **out_buffer) {
   struct {
     uint64_t device, dtype;
@@ -57,19 +86,20 @@ tt_status tt_scalar_buffer(tt_device *device, tt_dtype dtype, const tt_scalar *v
 
   pthread_mutex_lock(&lock);
   bool hit = e->buffer && e->dtype == dtype && e->buffer->device == device && memcmp(e->bytes, key.bytes, 16) == 0;
-  if (hit) *out_buffer = tt_buffer_retain(e->buffer);
+  if (hit) {
+    *out_buffer = tt_buffer_retain(e->buffer);
+    note_use(e);
+  }
   pthread_mutex_unlock(&lock);
   if (hit) return TT_SUCCESS;
 
-  tt_buffer *buffer;
+  tt_buffer *buffer, *failed;
   TT_TRY(tt_buffer_from_host(device, key.bytes, dtype, 0, NULL, TT_HOST_COPY, NULL, &buffer));
   pthread_mutex_lock(&lock);
-  tt_buffer *old = e->buffer;
-  e->buffer = tt_buffer_retain(buffer);
-  e->dtype = dtype;
-  memcpy(e->bytes, key.bytes, 16);
+  tt_buffer *old = arrive(e, buffer, dtype, key.bytes, &failed);
   pthread_mutex_unlock(&lock);
   tt_buffer_release(old);
+  tt_buffer_release(failed);
   *out_buffer = buffer;
   return TT_SUCCESS;
 }

@@ -1,7 +1,7 @@
 // scalar.h - device buffers of single numbers.
 //
 // Learning rates, slice starts and Python numbers are inputs of programs, not constants in them. Most come again and again,
-// so the buffers are kept in a direct-mapped table. Any thread may call.
+// so the buffers are kept in a direct-mapped table; those that come once leave it soon. Any thread may call.
 #ifndef TT_RUN_SCALAR_H_
 #define TT_RUN_SCALAR_H_
 

@@ -436,3 +436,34 @@ TEST(run_reports_a_failed_check_in_whatever_order_programs_finish) {
   tt_compile_stop();
   test_keeps_blocks(tt_memory_live_count() - live);
 }
+
+// ---- numbers -------------------------------------------------------------------------------------------------------------------
+
+// A step's learning rate comes once, perhaps for each parameter: its buffer does not stay, unlike that of a number that comes
+// in every step.
+TEST(run_keeps_buffers_of_numbers_that_come_again) {
+  fake_plugin *fake = fake_control();
+  ops = start_fake("tpu", "1");
+  int64_t live = tt_memory_live_count();
+  tensor x = {0}, y = {0};
+  CHECK_OK(make_tensor(0, TT_F32, 1, &x));
+  int64_t most = 0, uploads = 0;
+  for (int step = 0; step < 2000; step++) {
+    const int numbers[] = {7, 1000 + step, 1000 + step, 8};
+    uploads = fake->calls[FAKE_PJRT_Client_BufferFromHostBuffer];
+    for (int i = 0; i < 4; i++) {
+      CHECK_OK(add(ops.add, &x, &x, numbers[i], &y));
+      if (step % 100 == 0) check_value(&y, (float)numbers[i] + 1);
+      tensor_free(&y);
+    }
+    if (fake->live[FAKE_buffer] > most) most = fake->live[FAKE_buffer];
+  }
+  CHECK(most <= 140);
+  CHECK_INT(fake->calls[FAKE_PJRT_Client_BufferFromHostBuffer], uploads + 1); // of the step's own number
+  tensor_free(&x);
+  CHECK_OK(tt_device_empty_cache());
+  CHECK_OK(tt_synchronize(0));
+  CHECK_INT(fake->live[FAKE_buffer], 0);
+  tt_compile_stop();
+  test_keeps_blocks(tt_memory_live_count() - live);
+}
