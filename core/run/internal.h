@@ -48,7 +48,8 @@ void tt_queue_add_check(tt_device *device, tt_check check, bool is_called_now);
 // Waits for all that was in flight at the call; returns the pending failure, which is then no longer pending. Counts a host
 // wait.
 tt_status tt_queue_wait(tt_device *device);
-// The pending failure as far as it is known without waiting; it is then no longer pending.
+// The pending failure as far as it is known without waiting for a program: of all that have finished, and of their checks.
+// It is then no longer pending.
 tt_status tt_queue_take_failure(tt_device *device);
 // Makes `failure`, taken over, the pending one unless there is one. NULL is fine.
 void tt_queue_note_failure(tt_device *device, tt_status failure);

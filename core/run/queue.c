@@ -131,26 +131,43 @@ static void prune(queue *q, tt_device *device) {
   atomic_store_explicit(&q->has_entries, q->first != q->next, memory_order_relaxed);
 }
 
-// Waits for the oldest entry without the lock, which other threads may use meanwhile.
+// Waits for an entry without the lock, which other threads may use meanwhile.
+static void wait_for_entry(queue *q, entry *e) {
+  e->pins++;
+  tt_event event = e->event; // the pin keeps it alive
+  pthread_mutex_unlock(&q->lock);
+  tt_status status = tt_event_wait(&event);
+  pthread_mutex_lock(&q->lock);
+  if (e->finished) {
+    tt_status_free(status); // another waiter brought the same
+  } else {
+    e->finished = true;
+    e->failure = status;
+  }
+  if (--e->pins == 0) pthread_cond_broadcast(&q->unpinned);
+}
+
 static void wait_for_head(queue *q) {
   entry *head = entry_at(q, q->first);
   if (head->finished) {
     // Only another thread's pin keeps it here.
     pthread_cond_wait(&q->unpinned, &q->lock);
-    return;
-  }
-  head->pins++;
-  tt_event event = head->event; // the pin keeps it alive
-  pthread_mutex_unlock(&q->lock);
-  tt_status status = tt_event_wait(&event);
-  pthread_mutex_lock(&q->lock);
-  if (head->finished) {
-    tt_status_free(status); // another waiter brought the same
   } else {
-    head->finished = true;
-    head->failure = status;
+    wait_for_entry(q, head);
   }
-  if (--head->pins == 0) pthread_cond_broadcast(&q->unpinned);
+}
+
+// Notes the outcome of each check whose flag is there, wherever it stands: its copy to the host takes no time to speak of, and
+// a program in front of it may.
+static void settle_known_checks(queue *q, tt_device *device) {
+  for (uint64_t i = q->first; i != q->next; i++) {
+    entry *e = entry_at(q, i);
+    if (e->check.flag == NULL || (!e->finished && !tt_buffer_is_ready(e->check.flag))) continue;
+    if (!e->finished) wait_for_entry(q, e);
+    if (e->pins > 0) continue; // that thread's business
+    note_failure(q, device, settle(e));
+    e->finished = true;
+  }
 }
 
 // Waits until the entries before `end` have finished.
@@ -285,6 +302,7 @@ tt_status tt_queue_take_failure(tt_device *device) {
   if (!flag_set(&q->has_entries) && !flag_set(&q->has_failure)) return TT_SUCCESS;
   pthread_mutex_lock(&q->lock);
   prune(q, device);
+  settle_known_checks(q, device);
   tt_status failure = take_failure(q);
   pthread_mutex_unlock(&q->lock);
   return failure;

@@ -437,6 +437,43 @@ TEST(run_reports_a_failed_check_in_whatever_order_programs_finish) {
   test_keeps_blocks(tt_memory_live_count() - live);
 }
 
+// Whoever reads a value hears of a failed check of the call that made it, though the check's flag comes a little later.
+static void read_what_failed(const char *platform) {
+  fake_plugin *fake = fake_control();
+  ops = start_fake(platform, "1");
+  int64_t live = tt_memory_live_count();
+  tensor x = {0}, index = {0}, rows = {0}, sum = {0};
+  CHECK_OK(make_tensor(0, TT_F32, 5, &x));
+  CHECK_OK(make_tensor(0, TT_S64, 1, &index));
+  for (int m = 0; m < MODES; m++) {
+    CHECK_OK(tt_set_eager_mode((tt_eager_mode)modes[m]));
+    for (int i = 0; i < 40; i++) {
+      fake->order = FAKE_AT_ONCE + i % 4;
+      fake->flag = i % 2 == 0;
+      float value = 0;
+      tt_status status = select_rows(ops.index_select, &x, &index, &rows);
+      if (status == NULL) status = add(ops.add, &rows, &x, 1, &sum);
+      if (status == NULL) status = read_tensor(&sum, &value);
+      if (fake->flag) {
+        CHECK_OK(status);
+        CHECK(value == 10);
+      } else {
+        CHECK_FAILS(status, TT_INDEX, "index_select: index");
+      }
+      CHECK_OK(tt_synchronize(0));
+      if (rows.storage != NULL) tensor_free(&rows);
+      if (sum.storage != NULL) tensor_free(&sum);
+    }
+  }
+  tensor_free(&x);
+  tensor_free(&index);
+  tt_compile_stop();
+  test_keeps_blocks(tt_memory_live_count() - live);
+}
+
+TEST(run_tells_a_reader_of_a_failed_check) { read_what_failed("tpu"); }
+TEST(run_tells_a_reader_of_a_failed_check_on_a_host) { read_what_failed("cpu"); }
+
 // ---- numbers -------------------------------------------------------------------------------------------------------------------
 
 // A step's learning rate comes once, perhaps for each parameter: its buffer does not stay, unlike that of a number that comes
