@@ -86,6 +86,60 @@ def test_default_folder(tmp_path):
     assert len(programs(tmp_path / "torch_tpu")) == compiles
 
 
+def start(folder) -> subprocess.Popen:
+    """The program in a process that the caller ends or waits for."""
+    environment = {**os.environ, "TORCH_TPU_CACHE_DIR": str(folder)}
+    for name in ("TORCH_TPU_CACHE_MODE", "TORCH_TPU_REMOTE_CACHE"):
+        environment.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_two_processes_compile_each_program_once(warm, tmp_path):
+    processes = [start(tmp_path) for _ in range(2)]
+    results = []
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0 and stderr == "", stderr
+        results.append(json.loads(stdout))
+    _, total = warm
+    for value, compiles, disk, _ in results:
+        assert value == VALUE
+        assert compiles + disk == total
+    assert results[0][1] + results[1][1] == total == len(programs(tmp_path))
+
+
+def test_processes_killed_while_they_write(warm, tmp_path):
+    """Whenever a process is killed, the next finds whole entries or none, and waits for nobody."""
+    _, total = warm
+    for kept in range(0, total, 2):  # killed when a file is being written, or so many entries are there
+        process = start(tmp_path)
+        while process.poll() is None:
+            written, whole = (len(os.listdir(f)) if f.exists() else 0 for f in (tmp_path / "tmp", tmp_path / "programs"))
+            if written or whole > kept:
+                break
+            time.sleep(0.0002)
+        process.kill()
+        process.communicate()
+    whole = len(programs(tmp_path)) if (tmp_path / "programs").exists() else 0
+    (compiles, disk, _), stderr = counts(tmp_path)
+    assert stderr == ""
+    assert disk == whole and compiles == total - whole
+    assert len(programs(tmp_path)) == total
+    assert counts(tmp_path) == ([0, total, 0], "")
+
+
+def test_clock_that_was_wrong(copy, warm):
+    """Times of entries in the far past and future, as after the clock was set: they are found, and soon have sane ones."""
+    for number, path in enumerate(programs(copy)):
+        seconds = 10.0 if number % 2 else time.time() + 1e9
+        os.utime(path, (seconds, seconds))
+    assert counts(copy) == ([0, warm[1], 0], "")
+    assert all(abs(path.stat().st_mtime - time.time()) < 3600 for path in programs(copy))
+    assert len(json.loads(command("ls", "--json", folder=copy))) == warm[1]
+
+
 def test_damaged_entries_are_told_of_once_and_replaced(copy, warm):
     for number, path in enumerate(programs(copy)):
         data = bytearray(path.read_bytes())

@@ -323,14 +323,25 @@ typedef struct found {
 } found;
 
 typedef struct inventory {
+  const tt_disk *disk;
+  struct timespec now;
   found *items;
   size_t count, capacity;
   int64_t bytes;
   bool failed;
 } inventory;
 
+// When the entry was used. A time that is still to come is from before the clock was set back: it becomes now, on disk too, so
+// that the entry ages as others do. As it stands it would outlive all that are in use.
+static struct timespec last_use(const inventory *all, int folder, const char *name, const struct stat *file) {
+  if (seconds_of(file->st_mtim) - seconds_of(all->now) <= all->disk->touch_seconds) return file->st_mtim;
+  const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+  // What cannot be noted, in a folder of another user, is found out again by the next scan.
+  if (utimensat(folder, name, times, AT_SYMLINK_NOFOLLOW) != 0) return all->now;
+  return all->now;
+}
+
 static void note_found(void *user, int folder, const char *name, const struct stat *file) {
-  (void)folder;
   inventory *all = user;
   if (all->count == all->capacity && !all->failed) {
     size_t capacity = all->capacity ? 2 * all->capacity : 256;
@@ -341,7 +352,7 @@ static void note_found(void *user, int folder, const char *name, const struct st
   all->bytes += file->st_size;
   if (all->failed) return;
   found *item = &all->items[all->count++];
-  item->used = file->st_mtim;
+  item->used = last_use(all, folder, name, file);
   item->bytes = file->st_size;
   memcpy(item->name, name, sizeof item->name);
 }
@@ -355,7 +366,8 @@ static int by_use(const void *a, const void *b) {
 
 // Returns the bytes that are left. Another process may remove the same files.
 static int64_t evict(const tt_disk *disk) {
-  inventory all = {0};
+  inventory all = {.disk = disk};
+  clock_gettime(CLOCK_REALTIME, &all.now);
   tt_status_free(tt_disk_each(disk, note_found, &all));
   if (all.bytes > disk->limit && !all.failed && all.count) {
     qsort(all.items, all.count, sizeof *all.items, by_use);

@@ -410,6 +410,56 @@ TEST(cache_disk_evicts_what_was_used_least_recently) {
   remove_tree(disk.folder);
 }
 
+// Entries from before the clock was set back have times that are still to come: they are neither the first to go, since they
+// may be in use, nor kept for ever.
+TEST(cache_disk_evicts_when_the_clock_was_set_back) {
+  tt_disk disk = disk_in(make_folder());
+  disk.limit = 4000;
+  time_t now = time(NULL);
+  const time_t used[] = {now + 500000000, now - 2000, now + 100000, now - 1000};
+  for (int i = 0; i < 4; ++i) {
+    put_bytes(&disk, i, 1000);
+    set_use(&disk, i, used[i]);
+  }
+  put_bytes(&disk, 4, 1000);
+  tt_disk_account(&disk, 5000, 0); // scans
+  CHECK(!has(&disk, 1) && !has(&disk, 3));
+  CHECK(has(&disk, 0) && has(&disk, 2) && has(&disk, 4));
+  CHECK(use_of(&disk, 0) <= time(NULL) && use_of(&disk, 2) <= time(NULL));
+  // From then on they age as others do.
+  for (int i = 5; i < 7; ++i) {
+    put_bytes(&disk, i, 1000);
+    set_use(&disk, i, now + 60); // used later than the scan, by little
+  }
+  set_use(&disk, 4, now + 60);
+  tt_disk_account(&disk, 2000, 0);
+  CHECK(!has(&disk, 0) && !has(&disk, 2));
+  CHECK(has(&disk, 4) && has(&disk, 5) && has(&disk, 6));
+  remove_tree(disk.folder);
+}
+
+// Times at both ends of what a file can have: nothing overflows, loops or hangs.
+TEST(cache_disk_bears_any_time) {
+  tt_disk disk = disk_in(make_folder());
+  const time_t times[] = {INT64_MIN, -((int64_t)1 << 31), -1, 0, INT32_MAX, (int64_t)1 << 33, INT64_MAX};
+  enum { COUNT = sizeof times / sizeof *times };
+  disk.limit = 500 * COUNT;
+  tt_string bytes = TT_STRING_INIT;
+  bool found = false;
+  for (int i = 0; i < COUNT; ++i) {
+    put_bytes(&disk, i, 1000);
+    set_use(&disk, i, times[i]); // the file system may keep it within its own bounds
+    CHECK_OK(tt_disk_get(&disk, "programs", name_of(i), i % 2 == 0, &bytes, &found));
+    CHECK(found);
+  }
+  tt_disk_account(&disk, 1000 * COUNT, 0);
+  int64_t entries = 0, size = 0;
+  CHECK(count_files(disk.folder, "programs") <= COUNT / 2);
+  CHECK_OK(tt_disk_clear(&disk, 0, &entries, &size));
+  tt_string_free(&bytes);
+  remove_tree(disk.folder);
+}
+
 TEST(cache_disk_counts_survive_damage) {
   tt_disk disk = disk_in(make_folder());
   disk.limit = 2500;
