@@ -99,9 +99,8 @@ static inline tt_status multiply(const tt_overload *overload, const tensor *a, c
 }
 
 static inline tt_status select_rows(const tt_overload *overload, const tensor *a, const tensor *index, tensor *out) {
-  const tt_arg args[] = {{.kind = TT_ARG_TENSOR, .u.slot = 0},
-                         {.kind = TT_ARG_INT, .u.integer = 0},
-                         {.kind = TT_ARG_TENSOR, .u.slot = 1}};
+  const tt_arg args[] = {
+      {.kind = TT_ARG_TENSOR, .u.slot = 0}, {.kind = TT_ARG_INT, .u.integer = 0}, {.kind = TT_ARG_TENSOR, .u.slot = 1}};
   return call_on(overload, a, index, args, out);
 }
 
