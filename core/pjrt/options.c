@@ -11,12 +11,14 @@
 //   EXCESS_PRECISION    chains of bfloat16 ops keep float32 in between with it; eager torch rounds after each
 //   DISABLE_PASSES      names of passes, separated by commas
 //   OPTIMIZATION_LEVEL  of LLVM
+//   FUSION_EMITTERS     whether code is made by way of MLIR
 //   YNN_FUSION          what goes to the YNNPACK library
 #define OPTIONS(X)                                                                                                     \
   X(FAST_MIN_MAX, "xla_cpu_enable_fast_min_max")                                                                       \
   X(EXCESS_PRECISION, "xla_allow_excess_precision")                                                                    \
   X(DISABLE_PASSES, "xla_disable_hlo_passes")                                                                          \
   X(OPTIMIZATION_LEVEL, "xla_backend_optimization_level")                                                              \
+  X(FUSION_EMITTERS, "xla_cpu_use_fusion_emitters")                                                                    \
   X(YNN_FUSION, "xla_cpu_experimental_ynn_fusion_type")
 
 enum {
@@ -111,6 +113,16 @@ static bool has_costly_ops(const char *text, int64_t size) {
   return count == PRODUCTS;
 }
 
+// Elementwise ops, copies and reads at indices alone: one loop, which comes out as good without MLIR. Convolutions, transposed
+// operands of dots, reductions and the updates of many tensors do not.
+static bool is_plain(const char *text, int64_t size) {
+  static const char *const words[] = {"convolution", "dot_general", "optimization_barrier", "scatter", "sort", "while"};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    if (tt_text_contains(text, size, words[i])) return false;
+  }
+  return tt_text_contains(text, size, "stablehlo.gather") || !has_costly_ops(text, size);
+}
+
 // The passes to leave out.
 //   fusion-wrapper              a single op compiles faster without
 //   algsimp                     without, the value of op after op stays what each op alone gives, e.g. (x + 1e8) - 1e8
@@ -153,7 +165,10 @@ static void put_debug_options(option_writer *w, bool is_host, const char *text, 
   if (is_host) put_cpu_options(w, text, size);
   put_number_option(w, OPTION_INDEX_EXCESS_PRECISION, VALUE_BOOL, false);
   put_disabled_passes(w, text, size, effort, options);
-  if (effort == TT_EFFORT_LEAST) put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 0);
+  if (effort == TT_EFFORT_FULL) return;
+  // Level 1 makes loops as fast as the highest in up to half of the time; level 0 leaves them unvectorised.
+  put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, effort == TT_EFFORT_LIGHT);
+  if (is_plain(text, size)) put_number_option(w, OPTION_INDEX_FUSION_EMITTERS, VALUE_BOOL, false);
 }
 
 tt_status tt_options_write(bool is_host, const char *text, int64_t size, const tt_compile_options *options,
