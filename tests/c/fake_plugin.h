@@ -1,5 +1,5 @@
-// fake_plugin.h - the switches and counts of fake_plugin.c, a PJRT plugin that does on demand what real ones do rarely: it fails
-// at the n-th call of a function, finishes late and in another order, and runs out of memory.
+// fake_plugin.h - the switches and counts of the fake plugin, a PJRT plugin that does on demand what real ones do rarely: it
+// fails at the n-th call of a function, finishes late and in another order, and runs out of memory.
 //
 // Tests find the struct by dlsym as "fake" (fake_control in fake.h). Switches are set while nothing is under way.
 #ifndef TT_TESTS_FAKE_PLUGIN_H_
@@ -10,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// PJRT function, its body in fake_plugin.c, and whether a wished failure comes before the body, which is then not run, or behind
-// it: what frees something does so all the same, and who awaits something hears of the failure when it is there.
+// PJRT function, its body (fake_BODY in fake_internal.h), and whether a wished failure comes before the body, which is then
+// not run, or behind it: what frees something does so all the same, and who awaits something hears of the failure when it is
+// there.
 #define FAKE_FUNCTIONS(X)                                                                                               \
   X(PJRT_Error_GetCode, error_code, BEFORE)                                                                             \
   X(PJRT_Plugin_Initialize, initialize, BEFORE)                                                                         \
