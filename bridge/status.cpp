@@ -22,6 +22,7 @@ tt_status keep_python_error() {
 void raise(tt_status status) {
   const tt_code code = tt_status_code(status);
   const std::string message = tt_status_message(status);
+  tt_status_told(status);
   tt_status_free(status);
   switch (code) {
   case TT_VALUE: TORCH_CHECK_VALUE(false, message);

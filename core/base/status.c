@@ -1,24 +1,29 @@
 // status.c - failed statuses: one heap block each, code and message together.
 #include "base/status.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 
 struct tt_status_body {
+  _Atomic int64_t *count; // of such failures, for when the user is told; NULL: none
   tt_code code;
   char message[];
 };
 
 // What is returned when there is no memory left to describe a failure with. Never freed. A struct of its own, since C
 // gives a flexible array member static storage only as an extension.
-static struct {
+static struct exhausted {
+  _Atomic int64_t *count;
   tt_code code;
   char message[32];
-} exhausted = {TT_OUT_OF_MEMORY, "host memory is exhausted"};
+} exhausted = {NULL, TT_OUT_OF_MEMORY, "host memory is exhausted"};
 
-_Static_assert(offsetof(struct tt_status_body, message) == sizeof(tt_code), "exhausted stands in for a body");
+_Static_assert(offsetof(struct tt_status_body, code) == offsetof(struct exhausted, code) &&
+                   offsetof(struct tt_status_body, message) == offsetof(struct exhausted, message),
+               "exhausted stands in for a body");
 
 static tt_status exhausted_status(void) { return (tt_status)&exhausted; }
 
@@ -33,7 +38,9 @@ static const struct {
 // A body whose message has room for `size` bytes and the final NUL; NULL when memory is exhausted.
 static tt_status body_create(tt_code code, size_t size) {
   tt_status status = tt_malloc(sizeof(struct tt_status_body) + size + 1);
-  if (status != NULL) status->code = code;
+  if (status == NULL) return NULL;
+  status->count = NULL;
+  status->code = code;
   return status;
 }
 
@@ -82,6 +89,7 @@ tt_status tt_status_context(tt_status status, const char *format, ...) {
   tt_status longer = body_create(status->code, context_size + 2 + message_size);
   // Without memory for the context, the bare failure still says more than "out of memory".
   if (longer != NULL) {
+    longer->count = status->count;
     longer->message[0] = '\0';
     vsnprintf(longer->message, context_size + 1, format, args);
     memcpy(longer->message + context_size, ": ", 2);
@@ -105,6 +113,15 @@ const char *tt_code_python_class(tt_code code) { return is_code(code) ? codes[co
 
 void tt_status_free(tt_status status) {
   if (status != exhausted_status()) tt_free(status);
+}
+
+void tt_status_count_when_told(tt_status status, _Atomic int64_t *count) {
+  if (status == NULL || status == exhausted_status()) return; // all threads share the static one
+  if (status->count == NULL) status->count = count;
+}
+
+void tt_status_told(tt_status status) {
+  if (status != NULL && status->count != NULL) atomic_fetch_add_explicit(status->count, 1, memory_order_relaxed);
 }
 
 tt_status tt_status_join(tt_status first, tt_status second) {

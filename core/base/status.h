@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,6 +57,15 @@ const char *tt_status_message(tt_status status); // "" for NULL; owned by the st
 const char *tt_code_name(tt_code code);          // "INVALID_ARGUMENT"
 const char *tt_code_python_class(tt_code code);  // "RuntimeError"
 void tt_status_free(tt_status status);           // NULL is fine
+
+// Statistics count the failures that the user hears of, while many a status is dropped on its way up: a later attempt gives
+// the same failure, or an earlier one is told. So a status carries its counter, and whoever tells the user raises it.
+#ifndef __cplusplus // which has no _Atomic
+// `count`, which outlives the status, goes up by one when the user is told. A status has one counter: a second is ignored, as is
+// one for NULL or for the static status.
+void tt_status_count_when_told(tt_status status, _Atomic int64_t *count);
+#endif
+void tt_status_told(tt_status status); // right before tt_status_free; NULL is fine
 
 // Keeps the first failure: returns `first` if it failed (freeing `second`), else `second`.
 tt_status tt_status_join(tt_status first, tt_status second);

@@ -98,7 +98,6 @@ static void append_largest(tt_string *out, tt_device *device) {
 }
 
 static tt_status limit_error(tt_device *device, int64_t byte_size, int64_t current) {
-  atomic_fetch_add_explicit(&device->memory.out_of_memory_count, 1, memory_order_relaxed);
   int64_t free_bytes = current < device->memory_limit ? device->memory_limit - current : 0;
   tt_string text = TT_STRING_INIT;
   tt_string_append(&text, "TPU out of memory. Tried to allocate ");
@@ -114,7 +113,7 @@ static tt_status limit_error(tt_device *device, int64_t byte_size, int64_t curre
   while (text.size > 0 && text.data[text.size - 1] == ' ') text.data[--text.size] = '\0';
   tt_status status = tt_error(TT_OUT_OF_MEMORY, "%s", tt_string_text(&text));
   tt_string_free(&text);
-  return status;
+  return tt_device_note(device, status);
 }
 
 tt_status tt_storage_check_limit(tt_device *device, int64_t byte_size) {
@@ -135,5 +134,5 @@ tt_status tt_storage_explain_out_of_memory(tt_device *device, tt_status status) 
     status = longer;
   }
   tt_string_free(&text);
-  return status;
+  return tt_device_note(device, status);
 }

@@ -131,9 +131,10 @@ uint64_t tt_storage_newest(void);
 // Bytes of all live storages of a device, whether there is memory behind them yet or not.
 int64_t tt_storage_live_bytes(const tt_device *device);
 // Would `byte_size` bytes more fit the device's memory? TT_OUT_OF_MEMORY in torch's words, with the largest live tensors,
-// otherwise; counted in the statistics. For results of programs, before they run.
+// otherwise; the statistics count it when the user is told. For results of programs, before they run.
 tt_status tt_storage_check_limit(tt_device *device, int64_t byte_size);
-// Appends the largest live tensors to a failure for lack of memory (a plugin's own); other statuses pass unchanged.
+// Appends the largest live tensors to a failure for lack of memory (a plugin's own), which the statistics then count when the
+// user is told; other statuses pass unchanged.
 tt_status tt_storage_explain_out_of_memory(tt_device *device, tt_status status);
 // The `count` largest live storages of a device, as text lines for out-of-memory errors, appended to `out`. Equal ones share
 // a line, and the largest sum is first: "  256.00 MiB  Float [8192, 8192]  made by mm".

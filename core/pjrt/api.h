@@ -5,7 +5,6 @@
 #define TT_PJRT_API_H_
 
 #include <pjrt_c_api.h>
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -106,13 +105,6 @@ static inline tt_status tt_pjrt_status(const tt_plugin *plugin, const char *func
 static inline void tt_pjrt_ignore(const tt_plugin *plugin, PJRT_Error *error) {
   if (__builtin_expect(error == NULL, 1)) return;
   plugin->api->PJRT_Error_Destroy(&TT_PJRT_ARGS(PJRT_Error_Destroy, .error = error));
-}
-
-// Counts `status` in the device's statistics if it means that memory ran out. Returns it.
-static inline tt_status tt_device_note(tt_device *device, tt_status status) {
-  if (__builtin_expect(status == NULL, 1)) return status;
-  if (tt_status_code(status) == TT_OUT_OF_MEMORY) atomic_fetch_add(&device->memory.out_of_memory_count, 1);
-  return status;
 }
 
 #endif // TT_PJRT_API_H_

@@ -133,7 +133,7 @@ static tt_status name_op(const tt_buffer *buffer, tt_status status) {
   return tt_status_context(status, "%s", buffer->op_name);
 }
 
-// And counts exhausted memory.
+// And has exhausted memory counted.
 static tt_status blame(const tt_buffer *buffer, tt_status status) {
   return tt_device_note(buffer->device, name_op(buffer, status));
 }

@@ -18,7 +18,7 @@ typedef struct tt_memory_stats {
   _Atomic int64_t current, peak, allocated, freed; // bytes
   _Atomic int64_t reserved_peak;                   // bytes, with what programs needed for themselves while they ran
   _Atomic int64_t blocks_current, blocks_peak, blocks_allocated, blocks_freed; // counts
-  _Atomic int64_t out_of_memory_count;
+  _Atomic int64_t out_of_memory_count;                                         // failures that the user was told of
 } tt_memory_stats;
 
 typedef struct tt_device {
@@ -33,7 +33,8 @@ typedef struct tt_device {
 
 // `virtual_devices` > 0 asks a CPU plugin for that many devices (create option cpu_device_count); a TPU plugin ignores it.
 tt_status tt_client_create(tt_plugin *plugin, int virtual_devices, tt_client **out_client);
-void tt_client_destroy(tt_client *client); // NULL is fine; buffers and executables must be gone
+// NULL is fine. Buffers, executables and failures for lack of memory, which the statistics may yet count, must be gone.
+void tt_client_destroy(tt_client *client);
 
 tt_plugin *tt_client_plugin(const tt_client *client);
 int tt_client_device_count(const tt_client *client);
@@ -50,5 +51,12 @@ void tt_memory_remove(tt_device *device, int64_t bytes);
 void tt_memory_use(tt_device *device, int64_t bytes);
 void tt_memory_reset_peak(tt_device *device);
 void tt_memory_reset_accumulated(tt_device *device);
+
+// Returns `status`. If it means that memory ran out, the statistics count it once the user is told (tt_status_told).
+static inline tt_status tt_device_note(tt_device *device, tt_status status) {
+  if (__builtin_expect(status != NULL, 0) && tt_status_code(status) == TT_OUT_OF_MEMORY)
+    tt_status_count_when_told(status, &device->memory.out_of_memory_count);
+  return status;
+}
 
 #endif // TT_PJRT_CLIENT_H_

@@ -265,7 +265,7 @@ static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int6
   tt_status status = tt_event_wait(&done);
   tt_event_release(&done);
   TT_TRACE_END(transfer, began, .name = FROM_DEVICE, .bytes = size, .device_index = buffer->device->index);
-  return tt_status_join(tt_queue_take_failure(buffer->device), status);
+  return tt_status_join(tt_queue_take_failure(buffer->device), tt_device_note(buffer->device, status));
 }
 
 // A whole value. `release` is taken over: done and freed once the host memory is no longer written.

@@ -66,10 +66,7 @@ static tt_status name_op(tt_status status, const char *op_name) {
 // Takes over `status`. The first failure stays pending; what follows is mostly its consequence.
 static void note_failure(queue *q, tt_device *device, tt_status status) {
   if (__builtin_expect(status == NULL, 1)) return;
-  if (tt_status_code(status) == TT_OUT_OF_MEMORY) {
-    atomic_fetch_add_explicit(&device->memory.out_of_memory_count, 1, memory_order_relaxed);
-    if (q->failure == NULL) status = tt_storage_explain_out_of_memory(device, status);
-  }
+  if (q->failure == NULL) status = tt_storage_explain_out_of_memory(device, status);
   q->failure = tt_status_join(q->failure, status);
   atomic_store_explicit(&q->has_failure, true, memory_order_relaxed);
 }

@@ -39,6 +39,32 @@ TEST(status_join_keeps_the_first_failure) {
   tt_status_free(first);
 }
 
+TEST(status_is_counted_when_it_is_told) {
+  _Atomic int64_t count = 0, other = 0;
+  tt_status status = tt_error(TT_VALUE, "told");
+  tt_status_count_when_told(status, &count);
+  tt_status_count_when_told(status, &other);
+  status = tt_status_context(status, "add");
+  tt_status dropped = tt_error(TT_VALUE, "dropped");
+  tt_status_count_when_told(dropped, &count);
+  status = tt_status_join(status, dropped);
+  CHECK_INT(count, 0);
+  tt_status_told(status);
+  tt_status_free(status);
+  CHECK_INT(count, 1);
+  CHECK_INT(other, 0);
+  tt_status_told(NULL);
+  tt_status_count_when_told(NULL, &count);
+
+  // The status that stands in for others when there is no memory is everybody's.
+  tt_memory_fail_at(1, false);
+  status = tt_error(TT_VALUE, "no room for this");
+  tt_status_count_when_told(status, &count);
+  tt_status_told(status);
+  tt_status_free(status);
+  CHECK_INT(count, 1);
+}
+
 static tt_status fails_below(bool fail) {
   TT_TRY_CONTEXT(fail ? tt_error(TT_TYPE, "wrong") : TT_SUCCESS, "level %d", 2);
   return TT_SUCCESS;

@@ -886,6 +886,7 @@ PLUGIN_TEST(executable_out_of_memory_is_told_and_counted) {
     status = tt_buffer_wait(huge);
     CHECK(strncmp(tt_status_message(status), "aten::expand: ", 14) == 0);
   }
+  tt_status_told(status);
   CHECK_FAILS(status, TT_OUT_OF_MEMORY, "emory");
   CHECK_INT(device->memory.out_of_memory_count, 1);
   tt_buffer_release(huge);

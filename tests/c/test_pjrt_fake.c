@@ -115,7 +115,10 @@ TEST(fake_device_memory_is_counted) {
   CHECK(!executable->may_donate);
   void *outputs[3];
   fake->memory_limit = 11;
-  CHECK_FAILS(tt_executable_execute(executable, device, NULL, 0, NULL, outputs, NULL), TT_OUT_OF_MEMORY,
+  tt_status status = tt_executable_execute(executable, device, NULL, 0, NULL, outputs, NULL);
+  CHECK_INT(device->memory.out_of_memory_count, 0);
+  tt_status_told(status);
+  CHECK_FAILS(status, TT_OUT_OF_MEMORY,
               "PJRT_LoadedExecutable_Execute: RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.");
   CHECK_INT(device->memory.out_of_memory_count, 1);
   CHECK_INT(fake->live_bytes, 0);

@@ -232,6 +232,8 @@ TEST(storage_limit_error_lists_largest) {
       "  40.00 MiB  2 x uninitialised\n"
       "  30.00 MiB  uninitialised\n"
       "  1024.00 KiB  uninitialised");
+  CHECK_INT(small.memory.out_of_memory_count, 0);
+  tt_status_told(status);
   tt_status_free(status);
   CHECK_INT(small.memory.out_of_memory_count, 1);
   CHECK_FAILS(tt_storage_check_limit(&small, (29 << 20) + 1), TT_OUT_OF_MEMORY, "29.00 MiB");

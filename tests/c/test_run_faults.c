@@ -275,6 +275,7 @@ TEST(run_names_what_is_alive_when_memory_runs_out) {
     CHECK(
         strstr(message, "add.Tensor: PJRT_LoadedExecutable_Execute: RESOURCE_EXHAUSTED: Out of memory allocating 16"));
     CHECK(strstr(message, "Largest live tensors:\n  48 bytes  3 x Float [4]") != NULL);
+    tt_status_told(status);
     tt_status_free(status);
     if (sum.storage != NULL) tensor_free(&sum);
 
@@ -294,7 +295,7 @@ TEST(run_names_what_is_alive_when_memory_runs_out) {
     tt_memory_snapshot memory;
     CHECK_OK(tt_device_memory(0, &memory));
     CHECK_INT(memory.current, 0);
-    CHECK(memory.out_of_memory_count > m); // a graph that finds no room tries its calls one by one
+    CHECK_INT(memory.out_of_memory_count, m + 1); // also where a graph that finds no room tries its calls one by one
     fake->wait_until_idle();
     CHECK_INT(fake->live_bytes, 0);
   }
@@ -327,6 +328,82 @@ TEST(run_says_why_a_value_is_lost) {
     tensor_free(&x);
     tensor_free(&sum);
   }
+  tt_compile_stop();
+  test_keeps_blocks(tt_memory_live_count() - live);
+}
+
+// How memory runs out: at a call, behind it, or before the plugin is asked.
+typedef enum shortage { PLUGIN_REFUSES, WORK_FAILS, DEVICE_IS_FULL, SHORTAGES } shortage;
+
+static void begin_shortage(fake_plugin *fake, shortage kind) {
+  if (kind == PLUGIN_REFUSES) fake->memory_limit = fake->live_bytes + 15;
+  if (kind == DEVICE_IS_FULL) {
+    tt_device *device = tt_client_device(tt_runtime_client(), 0);
+    device->memory_limit = device->memory.current + 15;
+  }
+  if (kind != WORK_FAILS) return;
+  fake->fault_comes_late = fake->fault_stays = true;
+  fake_fail_at(fake, FAKE_PJRT_LoadedExecutable_Execute, 1);
+  fake->fault_code = 8;
+}
+
+static void end_shortage(fake_plugin *fake) {
+  fake->memory_limit = 0;
+  fake->fault_comes_late = fake->fault_stays = false;
+  fake_fail_at(fake, 0, 0);
+  tt_device *device = tt_client_device(tt_runtime_client(), 0);
+  device->memory_limit = INT64_C(1) << 34;
+}
+
+// As the user hears of it. Counts errors for lack of memory.
+static void tell(tt_status status, int64_t *count) {
+  if (tt_status_code(status) == TT_OUT_OF_MEMORY) ++*count;
+  tt_status_told(status);
+  tt_status_free(status);
+}
+
+// Two calls that need room, neither of which needs the other.
+static void run_short_of_memory(fake_plugin *fake, tensor *x, tensor *y, shortage kind, int64_t *count) {
+  tensor results[2] = {{0}, {0}};
+  float value = 0;
+  begin_shortage(fake, kind);
+  tell(add(ops.add, x, y, 1, &results[0]), count);
+  tell(multiply(ops.mul, x, y, &results[1]), count);
+  for (int i = 0; i < 2; i++) {
+    if (results[i].storage == NULL) continue;
+    tell(read_tensor(&results[i], &value), count);
+    tensor_free(&results[i]);
+  }
+  tell(tt_synchronize(0), count);
+  end_shortage(fake);
+}
+
+TEST(run_counts_an_error_for_lack_of_memory_once) {
+  fake_plugin *fake = fake_control();
+  ops = start_fake("tpu", "1");
+  int64_t live = tt_memory_live_count(), count = 0;
+  tensor x = {0}, y = {0};
+  CHECK_OK(make_tensor(0, TT_F32, 1, &x));
+  CHECK_OK(make_tensor(0, TT_F32, 2, &y));
+  for (int m = 0; m < MODES; m++) {
+    CHECK_OK(tt_set_eager_mode((tt_eager_mode)modes[m]));
+    // Also while the calls wait for a compiler, and when work finishes behind the call.
+    for (int i = 0; i < 4 * SHORTAGES; i++) {
+      if (i % 2 == 0) tt_plans_forget();
+      fake->order = i / (2 * SHORTAGES) == 0 ? FAKE_AT_ONCE : FAKE_IN_ORDER;
+      int64_t before = count;
+      run_short_of_memory(fake, &x, &y, (shortage)(i / 2 % SHORTAGES), &count);
+      CHECK(count > before);
+      tt_memory_snapshot memory;
+      CHECK_OK(tt_device_memory(0, &memory));
+      CHECK_INT(memory.out_of_memory_count, count);
+    }
+  }
+  check_value(&x, 1);
+  check_value(&y, 2);
+  tensor_free(&x);
+  tensor_free(&y);
+  CHECK_OK(tt_synchronize(0));
   tt_compile_stop();
   test_keeps_blocks(tt_memory_live_count() - live);
 }
