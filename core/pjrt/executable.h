@@ -24,7 +24,7 @@ typedef struct tt_executable {
 } tt_executable;
 
 // How much a CPU compiler may do; a TPU's always does all. A single op compiles in about a third of the time with the least
-// effort and half of it with light effort. The least leaves loops unvectorised, so it is for small tensors.
+// effort and two thirds with light effort. The least leaves loops unvectorised, so it is for small tensors.
 typedef enum tt_effort { TT_EFFORT_FULL, TT_EFFORT_LIGHT, TT_EFFORT_LEAST } tt_effort;
 
 // What may differ between two compilations of one text. Part of every cache key.
