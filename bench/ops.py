@@ -203,7 +203,7 @@ HAND_OVER = (
 )
 REASONS: dict[str, str] = {  # why a row is above 3 at the large size; bare programs: the StableHLO alone through PJRT
     **dict.fromkeys(["cat", "stack", "pad", "roll"], ONE_CORE),
-    **dict.fromkeys(["add", "sub", "mul", "neg", "add_", "to bfloat16"], HAND_OVER),
+    **dict.fromkeys(["add", "sub", "mul", "neg", "add_", "flip", "to bfloat16"], HAND_OVER),
     "scatter_add": "elements are added one after the other, 1.2 to 1.8 ms of processor time as a bare program, and the index "
     "is checked",
     "cumsum last": "a product with a triangle of ones and two passes over the result, 1.1 ms of processor time as a bare "
