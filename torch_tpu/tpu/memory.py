@@ -57,7 +57,7 @@ def mem_get_info(device: _DeviceLike = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Gives back what is kept for reuse and nothing holds: scalars, staging buffers and, on a virtual TPU, freed tensors' memory."""
+    """Gives back what nothing holds: scalars and staging buffers, and on a virtual TPU the memory of freed tensors."""
     _C._empty_cache()
 
 
