@@ -140,8 +140,6 @@ static std::vector<std::string> take_late() {
 }
 
 void warn_late() {
-  if (!has_late.load(std::memory_order_relaxed)) [[likely]]
-    return;
   for (const auto &message : take_late()) TORCH_WARN(message);
 }
 

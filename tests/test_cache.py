@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from helpers import run_python
 
 PROGRAM = """
 import json, torch
@@ -22,15 +23,9 @@ print(json.dumps([y.item(), counters["compiles"], counters["disk_hits"], counter
 VALUE = 84.0  # of y; test_value asks CPU torch
 
 
-def python(*arguments: str, **env: str) -> subprocess.CompletedProcess:
-    """Runs Python in a process of its own; a variable set to "" is removed."""
-    environment = {key: value for key, value in {**os.environ, **env}.items() if value}
-    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=120)
-
-
 def counts(folder, **env: str) -> tuple[list[int], str]:
     """Runs the program; returns [compiles, disk hits, remote hits] and what it wrote to stderr."""
-    result = python("-c", PROGRAM, TORCH_TPU_CACHE_DIR=str(folder), **env)
+    result = run_python("-c", PROGRAM, TORCH_TPU_CACHE_DIR=str(folder), **env)
     assert result.returncode == 0, result.stderr
     value, *rest = json.loads(result.stdout)
     assert value == VALUE
@@ -39,7 +34,7 @@ def counts(folder, **env: str) -> tuple[list[int], str]:
 
 def command(*arguments: str, folder, **env: str) -> str:
     """The output of ``python -m torch_tpu cache``."""
-    result = python("-m", "torch_tpu", "cache", *arguments, TORCH_TPU_CACHE_DIR=str(folder), **env)
+    result = run_python("-m", "torch_tpu", "cache", *arguments, TORCH_TPU_CACHE_DIR=str(folder), **env)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -161,7 +156,7 @@ with warnings.catch_warnings(record=True) as seen:
     exec({PROGRAM!r})
 print([str(warning.message) for warning in seen])
 """
-    result = python("-c", code, TORCH_TPU_CACHE_DIR=str(copy))
+    result = run_python("-c", code, TORCH_TPU_CACHE_DIR=str(copy))
     assert "is not an entry of this cache" in result.stdout and result.stderr == ""
 
 
@@ -186,11 +181,11 @@ def test_limit(warm, tmp_path):
 
 def test_faulty_variables_are_refused():
     for name in ("TORCH_TPU_CACHE_LIMIT", "TORCH_TPU_CACHE_MODE"):
-        result = python("-c", PROGRAM, **{name: "much"})
+        result = run_python("-c", PROGRAM, **{name: "much"})
         assert result.returncode == 1 and f'ValueError: environment variable {name} is "much"' in result.stderr
     variables = {"TORCH_TPU_REMOTE_CACHE": "memory://x", "TORCH_TPU_REMOTE_TIMEOUT": "long"}
-    assert python("-c", "import torch", **variables).returncode == 0
-    result = python("-c", PROGRAM, **variables)
+    assert run_python("-c", "import torch", **variables).returncode == 0
+    result = run_python("-c", PROGRAM, **variables)
     assert 'ValueError: environment variable TORCH_TPU_REMOTE_TIMEOUT is "long"' in result.stderr
 
 
@@ -201,7 +196,7 @@ def test_cache_only_names_the_program(warm, tmp_path):
     found, _ = counts(warm[0], TORCH_TPU_CACHE_MODE="cache-only")
     assert found == [0, warm[1], 0]
     code = "import torch\nx = torch.ones(3, device='tpu')\nprint('made')\nx.mul_(7).tolist()"
-    result = python("-c", code, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_CACHE_MODE="cache-only")
+    result = run_python("-c", code, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_CACHE_MODE="cache-only")
     assert result.returncode == 1
     assert "RuntimeError" in result.stderr and "cache-only, but the compile cache in" in result.stderr
     assert str(tmp_path) in result.stderr and "f32[3]" in result.stderr
@@ -373,8 +368,8 @@ def test_file_store(warm, tmp_path):
 
 def test_fsspec_is_imported_only_when_asked_for():
     code = "import sys, torch_tpu; print('torch_tpu._remote_cache' in sys.modules)"
-    assert python("-c", code).stdout.strip() == "False"
-    assert python("-c", code, TORCH_TPU_REMOTE_CACHE="memory://x").stdout.strip() == "True"
+    assert run_python("-c", code).stdout.strip() == "False"
+    assert run_python("-c", code, TORCH_TPU_REMOTE_CACHE="memory://x").stdout.strip() == "True"
 
 
 def test_store_in_this_process():

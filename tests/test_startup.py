@@ -114,15 +114,18 @@ assert os.waitpid(pid, 0)[1] == 0
     assert output_of(code) == ""
 
 
-def test_a_wrong_plugin_path_names_every_place():
-    code = """
+FIRST_TENSOR = """
 import torch
 import torch_tpu
 try:
     torch.ones(1, device="tpu")
-except RuntimeError as error:
+except {} as error:
     print(error)
 """
+
+
+def test_a_wrong_plugin_path_names_every_place():
+    code = FIRST_TENSOR.format("RuntimeError")
     text = output_of(code, TORCH_TPU_PJRT_PLUGIN="/nowhere/plugin.so")
     assert "TORCH_TPU_PJRT_PLUGIN" in text and "/nowhere/plugin.so" in text and "No such file" in text
     # A library that is no plugin.
@@ -132,14 +135,7 @@ except RuntimeError as error:
 
 
 def test_wrong_environment_values_are_named():
-    code = """
-import torch
-import torch_tpu
-try:
-    torch.ones(1, device="tpu")
-except ValueError as error:
-    print(error)
-"""
+    code = FIRST_TENSOR.format("ValueError")
     assert "TORCH_TPU_VIRTUAL_DEVICES" in output_of(code, TORCH_TPU_VIRTUAL_DEVICES="many")
     assert "TORCH_TPU_FALLBACK" in output_of(code, TORCH_TPU_FALLBACK="maybe")
 

@@ -94,14 +94,19 @@ bool tt_text_contains(const char *text, int64_t size, const char *word) {
   return memmem(text, (size_t)size, word, strlen(word)) != NULL;
 }
 
+static bool contains_any(const char *text, int64_t size, const char *const *words, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    if (tt_text_contains(text, size, words[i])) return true;
+  }
+  return false;
+}
+
 // Does some op take much longer per element than reading and writing it?
 static bool has_costly_ops(const char *text, int64_t size) {
   static const char *const words[] = {
       "cbrt",   "chlo.", "convolution", "cosine", "exponential", "gather", "log",   "power",
       "reduce", "rng",   "scatter",     "sine",   "sort",        "tan",    "while", "stablehlo.atan2"};
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-    if (tt_text_contains(text, size, words[i])) return true;
-  }
+  if (contains_any(text, size, words, sizeof words / sizeof *words)) return true;
   // A polynomial, as most elementary functions are written out.
   enum { PRODUCTS = 8 };
   const char *product = "stablehlo.multiply", *end = text + size, *at = text;
@@ -119,9 +124,7 @@ static bool has_gather(const char *text, int64_t size) { return tt_text_contains
 static bool is_plain(const char *text, int64_t size) {
   static const char *const words[] = {"convolution", "dot_general", "optimization_barrier", "rng", "scatter",
                                       "sort",        "while"};
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-    if (tt_text_contains(text, size, words[i])) return false;
-  }
+  if (contains_any(text, size, words, sizeof words / sizeof *words)) return false;
   return has_gather(text, size) || !tt_text_contains(text, size, "reduce");
 }
 
