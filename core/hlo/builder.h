@@ -42,7 +42,6 @@ typedef struct tt_target {
   int generation;           // TPU generation (5, 6, 7), 0 otherwise
   bool conv_needs_forward;  // gradients of convolutions are fast only as plain forward convolutions (XLA CPU)
   bool sums_as_dots;        // sums of computed values run faster as products with ones (XLA CPU up to API 0.106)
-  bool extremes_in_lanes;   // extremes of floats along the last dimension are slow unless taken side by side (XLA CPU)
   bool rsqrt_by_division;   // rsqrt of many elements is slower than the reciprocal of a square root (XLA CPU)
   bool concat_copies;       // parts of an operand are copied before they are concatenated (XLA CPU)
   bool scatter_flat;        // a scatter of elements is faster with one index into a flat operand (XLA CPU)

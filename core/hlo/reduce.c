@@ -67,45 +67,6 @@ static tt_value *reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
   return tt_emit_signature(b, 2, operands, result);
 }
 
-enum {
-  MIN_LANES = 8,
-  MAX_LANES = 40,
-  LANE_ROUNDS = 2,         // fewer steps along a lane gain nothing
-  LANE_ELEMENTS = 1 << 13, // below it compiling two loops costs more than they save
-};
-
-// Into how many lanes a row of n elements is dealt: a divisor of n, best a multiple of the 8 floats of a vector. 1 for none.
-static int64_t lanes_of(int64_t n) {
-  for (int64_t lanes = MAX_LANES; lanes >= MIN_LANES; lanes -= MIN_LANES)
-    if (n % lanes == 0 && n / lanes >= LANE_ROUNDS) return lanes;
-  for (int64_t lanes = MAX_LANES - 1; lanes > MIN_LANES; --lanes)
-    if (n % lanes == 0 && n / lanes >= LANE_ROUNDS) return lanes;
-  return 1;
-}
-
-// The number of elements that go into one, when the reduced dimensions are the last ones; 0 otherwise.
-static int64_t row_size(const tt_value *x, int count, const int *dims) {
-  int64_t size = 1;
-  for (int i = 0; i < count; ++i) {
-    if (dims[i] < x->rank - count) return 0;
-    size *= x->dims[dims[i]];
-  }
-  return size;
-}
-
-// XLA CPU compares the elements of a row one after the other, since its NaN must win: 6 times slower than whole vectors, which
-// it uses where the last dimension stays.
-static tt_value *reduce_in_lanes(tt_builder *b, tt_value *x, tt_reduction kind, int count, int64_t row, int64_t lanes) {
-  int rank = x->rank - count;
-  int64_t dims[TT_HLO_MAX_RANK];
-  for (int i = 0; i < rank; ++i) dims[i] = x->dims[i];
-  dims[rank] = row / lanes;
-  dims[rank + 1] = lanes;
-  x = tt_hlo_reshape(b, x, rank + 2, dims);
-  x = tt_hlo_optimization_barrier(b, reduce(b, x, kind, 1, &rank));
-  return reduce(b, x, kind, 1, &rank);
-}
-
 tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count, const int *dims) {
   if (!TT_HLO_READY(b, "reduce", x)) return &tt_hlo_poison;
   if (!tt_hlo_distinct_dims(x->rank, count, dims))
@@ -113,11 +74,6 @@ tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count
   if (!tt_hlo_reduction_fits(kind, x->dtype))
     return TT_HLO_REFUSE(b, "reduce", "the reduction does not take this dtype", x);
   if (count == 0) return x;
-  bool extreme = (kind == TT_REDUCE_MAX || kind == TT_REDUCE_MIN) && (x->dtype == TT_F32 || x->dtype == TT_F64);
-  if (extreme && b->target.extremes_in_lanes && tt_value_count(x) >= LANE_ELEMENTS) {
-    int64_t row = row_size(x, count, dims), lanes = lanes_of(row);
-    if (lanes > 1 && x->rank - count + 2 <= TT_HLO_MAX_RANK) return reduce_in_lanes(b, x, kind, count, row, lanes);
-  }
   return reduce(b, x, kind, count, dims);
 }
 

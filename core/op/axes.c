@@ -66,9 +66,13 @@ tt_value *tt_spread(tt_builder *b, tt_value *reduced, const tt_value *x, tt_axes
 
 // --- sums as products ------------------------------------------------------------------------------------------------
 
+// A sum of more than 32 that is not a product becomes two loops on XLA CPU (its tree_reduction_rewriter), and each takes as
+// long to compile as a small program.
+enum { LONGEST_LOOP = 32 };
+
 static bool is_sum_as_dot(tt_builder *b, const tt_value *x, tt_axes axes) {
   return tt_builder_target(b)->sums_as_dots && (x->dtype == TT_F32 || x->dtype == TT_F64) &&
-         tt_axes_size(x, axes) >= 64;
+         tt_axes_size(x, axes) > LONGEST_LOOP;
 }
 
 // Sums over the first or the last dimensions; `weight` as in tt_weighted_sum. As a vector times a matrix, or a matrix times a

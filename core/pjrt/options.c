@@ -12,6 +12,7 @@
 //   DISABLE_PASSES      names of passes, separated by commas
 //   OPTIMIZATION_LEVEL  of LLVM
 //   FUSION_EMITTERS     whether code is made by way of MLIR
+//   SPLIT_COUNT         into how many parts LLVM's work is cut for as many threads; each sets up a compiler of its own
 //   YNN_FUSION          what goes to the YNNPACK library
 #define OPTIONS(X)                                                                                                     \
   X(FAST_MIN_MAX, "xla_cpu_enable_fast_min_max")                                                                       \
@@ -19,6 +20,7 @@
   X(DISABLE_PASSES, "xla_disable_hlo_passes")                                                                          \
   X(OPTIMIZATION_LEVEL, "xla_backend_optimization_level")                                                              \
   X(FUSION_EMITTERS, "xla_cpu_use_fusion_emitters")                                                                    \
+  X(SPLIT_COUNT, "xla_cpu_parallel_codegen_split_count")                                                               \
   X(YNN_FUSION, "xla_cpu_experimental_ynn_fusion_type")
 
 enum {
@@ -104,8 +106,8 @@ static bool contains_any(const char *text, int64_t size, const char *const *word
 // Does some op take much longer per element than reading and writing it?
 static bool has_costly_ops(const char *text, int64_t size) {
   static const char *const words[] = {
-      "cbrt",   "chlo.", "convolution", "cosine", "exponential", "gather", "log",   "power",
-      "reduce", "rng",   "scatter",     "sine",   "sort",        "tan",    "while", "stablehlo.atan2"};
+      "cbrt",   "chlo.", "convolution", "cosine", "exponential", "gather",  "log",   "power",
+      "reduce", "rng",   "scatter",     "sine",   "sort",        "hlo.tan", "while", "stablehlo.atan2"};
   if (contains_any(text, size, words, sizeof words / sizeof *words)) return true;
   // A polynomial, as most elementary functions are written out.
   enum { PRODUCTS = 8 };
@@ -120,12 +122,54 @@ static bool has_costly_ops(const char *text, int64_t size) {
 
 static bool has_gather(const char *text, int64_t size) { return tt_text_contains(text, size, "stablehlo.gather"); }
 
+// Loops whose code LLVM's higher levels make faster whatever their size: a running sum takes half as long.
+static bool has_own_loops(const char *text, int64_t size) {
+  static const char *const words[] = {"convolution", "reduce_window", "rng", "scatter", "select_and", "sort", "while"};
+  return contains_any(text, size, words, sizeof words / sizeof *words);
+}
+
 // Elementwise ops, copies and reads at indices alone (these with a check of the indices, a small reduction)?
 static bool is_plain(const char *text, int64_t size) {
-  static const char *const words[] = {"convolution", "dot_general", "optimization_barrier", "rng", "scatter",
-                                      "sort",        "while"};
-  if (contains_any(text, size, words, sizeof words / sizeof *words)) return false;
+  static const char *const words[] = {"dot_general", "optimization_barrier"};
+  if (has_own_loops(text, size) || contains_any(text, size, words, sizeof words / sizeof *words)) return false;
   return has_gather(text, size) || !tt_text_contains(text, size, "reduce");
+}
+
+// Does some transpose move the last dimension? "stablehlo.transpose %2, dims = [0, 2, 1, 3] : ..." does not.
+static bool moves_last_dimension(const char *text, int64_t size) {
+  static const char transpose[] = "stablehlo.transpose", dims[] = "dims = [";
+  const char *end = text + size, *at = text;
+  while ((at = memmem(at, (size_t)(end - at), transpose, sizeof transpose - 1)) != NULL) {
+    at = memmem(at, (size_t)(end - at), dims, sizeof dims - 1);
+    if (at == NULL) return true;
+    int position = 0, dimension = 0;
+    for (at += sizeof dims - 1; at < end && *at != ']'; ++at) {
+      if (*at == ',') {
+        ++position;
+        dimension = 0;
+      } else if (*at >= '0' && *at <= '9') {
+        dimension = dimension * 10 + (*at - '0');
+      }
+    }
+    if (dimension != position) return true;
+  }
+  return false;
+}
+
+// Is the code that XLA makes without MLIR as fast? Its values are the same. Slower are copies along the last dimension, except
+// those that lead to a matrix product, which a library makes; sums of exponentials; and results in an operand's memory, for LLVM
+// does not learn that they overlap nowhere else.
+static bool is_good_without_mlir(const char *text, int64_t size) {
+  static const char *const words[] = {"alias", "concatenate", "donor", "erf", "hlo.tan", "reducer("};
+  if (contains_any(text, size, words, sizeof words / sizeof *words)) return false;
+  return tt_text_contains(text, size, "dot_general") || !moves_last_dimension(text, size);
+}
+
+// Are there reductions, all of which give the same in whatever order?
+static bool reduces_in_any_order(const char *text, int64_t size) {
+  static const char *const words[] = {"applies stablehlo.add", "applies stablehlo.mul", "reducer("};
+  return tt_text_contains(text, size, "applies stablehlo.") &&
+         !contains_any(text, size, words, sizeof words / sizeof *words);
 }
 
 // The passes to leave out.
@@ -134,12 +178,14 @@ static bool is_plain(const char *text, int64_t size) {
 //   cse_barrier_expander        takes optimization barriers out before most passes: without, calls of one graph that a barrier
 //                               keeps apart stay apart until the code is made (API 0.106: a training step takes 0.8 of the
 //                               processor time and two thirds of the memory)
+//   tree_reduction_rewriter     makes two loops of a reduction, which is better for sums but up to 5 times slower for extremes
 //   cpu-parallel-task-assigner  gives half of a loop to another thread, whose start takes longer than a short loop
 static void put_disabled_passes(option_writer *w, const char *text, int64_t size, tt_effort effort,
                                 const tt_compile_options *options) {
   tt_string names = TT_STRING_INIT;
   if (effort != TT_EFFORT_FULL) tt_string_append(&names, ",fusion-wrapper");
   if (options->exact) tt_string_append(&names, ",algsimp,cse_barrier_expander");
+  if (reduces_in_any_order(text, size)) tt_string_append(&names, ",tree_reduction_rewriter");
   if (options->short_loops && !has_costly_ops(text, size)) tt_string_append(&names, ",cpu-parallel-task-assigner");
   if (names.size > 0) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, tt_string_text(&names) + 1);
   w->out->failed |= names.failed;
@@ -162,6 +208,19 @@ static void put_cpu_options(option_writer *w, const char *text, int64_t size) {
   }
 }
 
+// For a program that is small, or whose loops are short: code that is as fast, in half to nine tenths of the time. Sums and
+// extremes of long loops gain from LLVM's higher levels.
+static void put_light_options(option_writer *w, const char *text, int64_t size, bool small, bool short_loops) {
+  bool plain = short_loops && is_plain(text, size);
+  bool loops = has_own_loops(text, size) || !(small || (short_loops && !tt_text_contains(text, size, "reduce")));
+  if (!plain && loops) return;
+  put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 1);
+  put_number_option(w, OPTION_INDEX_SPLIT_COUNT, VALUE_INT64, 1);
+  if ((plain && has_gather(text, size)) || (!loops && is_good_without_mlir(text, size))) {
+    put_number_option(w, OPTION_INDEX_FUSION_EMITTERS, VALUE_BOOL, false);
+  }
+}
+
 static void put_debug_options(option_writer *w, bool is_host, const char *text, int64_t size,
                               const tt_compile_options *options) {
   // A scatter outside a fusion is refused ("HLO opcode scatter is not supported by XLA:CPU ThunkEmitter").
@@ -172,11 +231,10 @@ static void put_debug_options(option_writer *w, bool is_host, const char *text, 
   put_disabled_passes(w, text, size, effort, options);
   if (effort == TT_EFFORT_LEAST) {
     put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 0);
-  } else if (is_host && options->short_loops && !options->exact && is_plain(text, size)) {
-    // Loops that come out as fast, in half to nine tenths of the time. Sums do not: running sums take twice as long. Without MLIR
-    // gathers are as fast too, but transposes and sums in place take three times as long.
-    put_number_option(w, OPTION_INDEX_OPTIMIZATION_LEVEL, VALUE_INT64, 1);
-    if (has_gather(text, size)) put_number_option(w, OPTION_INDEX_FUSION_EMITTERS, VALUE_BOOL, false);
+    put_number_option(w, OPTION_INDEX_SPLIT_COUNT, VALUE_INT64, 1);
+    put_number_option(w, OPTION_INDEX_FUSION_EMITTERS, VALUE_BOOL, false);
+  } else if (is_host && !options->exact) {
+    put_light_options(w, text, size, effort == TT_EFFORT_LIGHT, options->short_loops);
   }
 }
 

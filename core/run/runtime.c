@@ -115,7 +115,6 @@ static tt_target describe_target(tt_client *client) {
       .conv_needs_forward = true,
       .dot_lhs_in_order = true,
       .sums_as_dots = minor <= 106, // later ones hand reductions to a library
-      .extremes_in_lanes = true,
       .rsqrt_by_division = true,
       .concat_copies = true,
       .scatter_flat = true,
