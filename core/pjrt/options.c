@@ -103,11 +103,26 @@ static bool contains_any(const char *text, int64_t size, const char *const *word
   return false;
 }
 
-// Does some op take much longer per element than reading and writing it?
+// Does some op take much longer per element than reading and writing it? (To tell whether all of something holds does not.)
 static bool has_costly_ops(const char *text, int64_t size) {
-  static const char *const words[] = {
-      "cbrt",   "chlo.", "convolution", "cosine", "exponential", "gather",  "log",   "power",
-      "reduce", "rng",   "scatter",     "sine",   "sort",        "hlo.tan", "while", "stablehlo.atan2"};
+  static const char *const words[] = {"applies stablehlo.add",
+                                      "applies stablehlo.m",
+                                      "cbrt",
+                                      "chlo.",
+                                      "convolution",
+                                      "cosine",
+                                      "exponential",
+                                      "hlo.tan",
+                                      "log",
+                                      "power",
+                                      "reduce_window",
+                                      "reducer(",
+                                      "rng",
+                                      "scatter",
+                                      "sine",
+                                      "sort",
+                                      "stablehlo.atan2",
+                                      "while"};
   if (contains_any(text, size, words, sizeof words / sizeof *words)) return true;
   // A polynomial, as most elementary functions are written out.
   enum { PRODUCTS = 8 };
