@@ -69,6 +69,19 @@ def test_write_through_a_view(dtype):
     assert same_bits(x, host)
 
 
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.is_floating_point and dtype.itemsize == 1], ids=str)
+def test_copies_keep_every_value_of_8_bit_floats(dtype):
+    host = torch.arange(256, dtype=torch.uint8).view(dtype).view(16, 16)
+    x = host.to("tpu")
+    for function in (
+        lambda v: v.t().contiguous(),
+        lambda v: v[:, 3:7].clone(),
+        lambda v: torch.cat([v, v]),
+        lambda v: v[:1].expand(4, 16).contiguous(),
+    ):
+        torch.testing.assert_close(function(x).cpu().float(), function(host).float(), rtol=0, atol=0, equal_nan=True)
+
+
 def test_in_place_keeps_its_plan_when_the_layout_changes():
     x = torch.arange(6.0, device="tpu").view(2, 3)
     for _ in range(3):
