@@ -171,10 +171,19 @@ static bool moves_last_dimension(const char *text, int64_t size) {
   return false;
 }
 
+// Does a parameter or a result have this element type? They are in the line of "func.func public @main(".
+static bool signature_contains(const char *text, int64_t size, const char *type) {
+  static const char main[] = "@main(";
+  const char *begin = memmem(text, (size_t)size, main, sizeof main - 1);
+  if (begin == NULL) return false;
+  const char *end = memchr(begin, '\n', (size_t)(text + size - begin));
+  return tt_text_contains(begin, (end != NULL ? end : text + size) - begin, type);
+}
+
 // XLA's code without MLIR gives the same bits, but for narrow floats: a copy of float8_e5m2fnuz rounds its smallest ones, and one
 // of bfloat16 may make a signalling NaN a quiet one (API 0.106).
 static bool is_exact_without_mlir(const char *text, int64_t size) {
-  return !tt_text_contains(text, size, "f8E") && !tt_text_contains(text, size, "bf16");
+  return !tt_text_contains(text, size, "f8E") && !signature_contains(text, size, "bf16");
 }
 
 // Is the code that XLA makes without MLIR as fast? Slower are copies along the last dimension, except
