@@ -122,23 +122,7 @@ inline void FlatCall::add_tensor(const at::Tensor &tensor, tt_arg &arg, bool wri
 // Among TPU tensors torch admits a 0-d CPU tensor as a scalar; it has a storage offset like any other (pytorch#187117).
 void FlatCall::add_host_tensor(const at::Tensor &tensor, tt_tensor &slot, bool written) {
   if (!tensor.device().is_cpu() || tensor.dim() != 0 || written) raise_device_mismatch(tensor.device());
-  const c10::ScalarType type = tensor.scalar_type();
-  slot = {};
-  slot.dtype = to_dtype(type);
-  slot.cpu_scalar = true;
-  slot.wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
-  slot.defined = true;
-  if (slot.dtype == TT_DTYPE_NONE) raise_unsupported_dtype("tpu", type);
-  const c10::Scalar value = load_scalar(type, tensor.const_data_ptr());
-  if (type == c10::ScalarType::UInt64) {
-    slot.integer = static_cast<int64_t>(value.toUInt64());
-  } else if (value.isIntegral(/*includeBool=*/true)) {
-    slot.integer = value.toLong();
-  } else {
-    const auto number = value.toComplexDouble() * (tensor.is_neg() ? -1.0 : 1.0);
-    slot.real = number.real();
-    slot.imag = tensor.is_conj() ? -number.imag() : number.imag();
-  }
+  describe_cpu_scalar(tensor, slot);
 }
 
 inline void FlatCall::add_list(const c10::IValue &value, tt_arg &arg, bool number, bool written) {

@@ -9,6 +9,7 @@
 
 #include "aot/aot.h"
 #include "cache.h"
+#include "compiled.h"
 #include "diagnostics.h"
 #include "generator.h"
 #include "register.h"
@@ -237,6 +238,7 @@ void define(py::module_ &m) {
         [](const std::optional<std::string> &folder) { TT_CHECK(tt_aot_collect(folder ? folder->c_str() : nullptr)); });
   m.def("_aot_compile", &aot_compile);
   define_cache(m);
+  define_compiled(m);
   m.def("_set_decomposition_hook",
         [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
   m.def("_default_generator", [](int index) {

@@ -92,6 +92,28 @@ void locate(const c10::TensorImpl &tensor, tt_tensor &out) {
   out.offset += byte_offset / itemsize;
 }
 
+void describe_cpu_scalar(const at::Tensor &tensor, tt_tensor &out) {
+  TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0,
+              "expected a tensor on tpu or a scalar, but got one of sizes ", tensor.sizes(), " on ", tensor.device());
+  const c10::ScalarType type = tensor.scalar_type();
+  out = {};
+  out.dtype = to_dtype(type);
+  out.cpu_scalar = true;
+  out.wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+  out.defined = true;
+  if (out.dtype == TT_DTYPE_NONE) raise_unsupported_dtype("tpu", type);
+  const c10::Scalar value = load_scalar(type, tensor.const_data_ptr());
+  if (type == c10::ScalarType::UInt64) {
+    out.integer = static_cast<int64_t>(value.toUInt64());
+  } else if (value.isIntegral(/*includeBool=*/true)) {
+    out.integer = value.toLong();
+  } else {
+    const auto number = value.toComplexDouble() * (tensor.is_neg() ? -1.0 : 1.0);
+    out.real = number.real();
+    out.imag = tensor.is_conj() ? -number.imag() : number.imag();
+  }
+}
+
 at::Tensor wrap(tt_result &result) {
   tt_storage *handle = std::exchange(result.storage, nullptr);
   c10::DataPtr data(tt_storage_address(handle), handle, &release_storage,

@@ -79,6 +79,9 @@ inline tt_tensor describe(const at::Tensor &tensor) {
   return out;
 }
 
+// The core's view of a 0-d CPU tensor among TPU tensors: its value.
+void describe_cpu_scalar(const at::Tensor &tensor, tt_tensor &out);
+
 // A new torch tensor for a result; takes over its storage.
 at::Tensor wrap(tt_result &result);
 

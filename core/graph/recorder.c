@@ -175,6 +175,14 @@ static tt_value *source_cpu_scalar(void *user, int slot, tt_dtype dtype) {
   return scalar_input(r, &input);
 }
 
+tt_status tt_recorder_scalar(tt_recorder *r, int slot, tt_recorded_result *out_result) {
+  tt_dtype dtype = r->slots[slot].dtype;
+  tt_input input = {.kind = TT_INPUT_CPU_SCALAR, .dtype = dtype, .slot = slot};
+  *out_result = (tt_recorded_result){.value = scalar_input(r, &input), .dtype = dtype};
+  TT_TRY(tt_builder_take_status(r->b));
+  return tt_layout_intern(dtype, 0, NULL, &out_result->layout);
+}
+
 static tt_value *source_start(void *user, int slot, const tt_digit *digit) {
   tt_recorder *r = user;
   int64_t offset = r->tensors[slot].offset;

@@ -118,4 +118,7 @@ tt_status tt_recorder_value(tt_recorder *r, tt_storage *storage, tt_value **out_
 // Enters a storage created by this recording with its value.
 tt_status tt_recorder_add_fresh(tt_recorder *r, tt_storage *storage, const tt_recorded_result *result);
 
+// Enters the CPU scalar in this slot of the call for which the program is made as an input of it.
+tt_status tt_recorder_scalar(tt_recorder *r, int slot, tt_recorded_result *out_result);
+
 #endif // TT_GRAPH_RECORDER_H_

@@ -44,7 +44,13 @@ tt_overload *tt_overload_create(const tt_op *op, const char *name, tt_variant va
     tt_free(copy);
     return NULL;
   }
-  *overload = (tt_overload){op, copy, atomic_fetch_add(&next_id, 1), variant, structured, arg_count, result_count};
+  *overload = (tt_overload){.op = op,
+                            .name = copy,
+                            .id = atomic_fetch_add(&next_id, 1),
+                            .variant = variant,
+                            .structured = structured,
+                            .arg_count = arg_count,
+                            .result_count = result_count};
   return overload;
 }
 
@@ -196,7 +202,7 @@ tt_status tt_call_lower(const tt_call *call, const tt_target *target, tt_recorde
   tt_recorded_result *results = NULL;
   int count = 0;
   TT_TRY(tt_recorder_lower(recorder, &recorded, &results, &count));
-  *out_request = (tt_plan_request){call->overload->op->name, results, count};
+  *out_request = (tt_plan_request){.op_name = call->overload->op->name, .results = results, .result_count = count};
   return TT_SUCCESS;
 }
 

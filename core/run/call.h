@@ -30,6 +30,9 @@ typedef struct tt_overload {
   tt_variant variant;
   bool
       structured; // functional or in-place: torch's own wrapper gives checks, shapes and dtypes by calling the out= variant
+  // Of an op without a lowering: CPU scalars travel at run time (tt_record_scalar) instead of being compiled in; its program
+  // need not give the values that its calls give one by one.
+  bool scalars_are_inputs, fast_math;
   int arg_count;    // of its schema
   int result_count; // of its schema; lists count as one
 } tt_overload;
@@ -101,6 +104,9 @@ tt_status tt_resize_storage(tt_storage *storage, int64_t byte_size);
 // this thread runs until the end goes into one program. Nested recordings join the outer one.
 tt_status tt_record_begin(const tt_call *call);
 bool tt_record_active(void);
+// For an overload whose scalars are inputs: a tensor that stands for the CPU scalar in this slot of the recorded call while its
+// program is recorded. Its storage is the caller's.
+tt_status tt_record_scalar(int slot, tt_result *out_result);
 // Ends it: `results` are the tensors returned by the decomposition (none for in-place and out= calls). The program is compiled
 // and entered under the call's key; storages are as they were before, and running the call again hits the plan.
 tt_status tt_record_end(const tt_call *call, const tt_tensor *results, int count);

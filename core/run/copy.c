@@ -30,9 +30,10 @@ static const tt_op contiguous_op = {"contiguous", lower_contiguous, {NULL}, TT_O
 
 // Their overloads have fixed ids below those of tt_overload_create's.
 enum { COPY_ID = INT32_MAX, CONTIGUOUS_ID = INT32_MAX - 1 };
-static const tt_overload copy_overload = {&copy_op, "aten::copy_", COPY_ID, TT_IN_PLACE, false, 2, 1};
+static const tt_overload copy_overload = {
+    .op = &copy_op, .name = "aten::copy_", .id = COPY_ID, .variant = TT_IN_PLACE, .arg_count = 2, .result_count = 1};
 static const tt_overload contiguous_overload = {
-    &contiguous_op, "aten::contiguous", CONTIGUOUS_ID, TT_FUNCTIONAL, false, 1, 1};
+    .op = &contiguous_op, .name = "aten::contiguous", .id = CONTIGUOUS_ID, .arg_count = 1, .result_count = 1};
 
 static tt_status run_copy(const tt_tensor *dst, const tt_tensor *src) {
   const tt_tensor tensors[2] = {*dst, *src};
@@ -409,7 +410,7 @@ tt_status tt_copy(const tt_tensor *dst, const tt_tensor *src) {
 tt_status tt_resize_storage(tt_storage *storage, int64_t byte_size) {
   tt_buffer *old = NULL;
   const tt_layout *layout = NULL;
-  if (tt_record_active()) return no_host_read_while_recording();
+  if (tt_record_active()) return tt_record_resize(storage, byte_size);
   TT_TRY(tt_storage_read(storage, &old, &layout));
   tt_status status = tt_storage_set_size(storage, byte_size);
   if (status || !old || byte_size == 0 || layout->byte_size == byte_size) {

@@ -208,7 +208,9 @@ tt_status tt_key_build(const tt_call *call, tt_key *key) {
   TT_TRY(put_args(key, call->args, call->arg_count, numbers_are_static(call->overload)));
   for (int i = 0; i < call->tensor_count; ++i) {
     TT_TRY(put_slot(key, &call->tensors[i], key->group[i]));
-    if (!call->overload->op) TT_TRY(put_recorded(key, &call->tensors[i]));
+    if (call->overload->op) continue;
+    if (!call->tensors[i].cpu_scalar || !call->overload->scalars_are_inputs)
+      TT_TRY(put_recorded(key, &call->tensors[i]));
   }
   return TT_SUCCESS;
 }

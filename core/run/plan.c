@@ -153,7 +153,8 @@ static tt_status fill(tt_recorder *r, const tt_plan_request *request, tt_plan *p
   TT_TRY(fill_outputs(r, request, plan, values, &count));
   alias_outputs(r, plan, aliases);
   if (!count) return TT_SUCCESS;
-  const tt_compile_options options = tt_program_options(tt_builder_op_count(r->b), largest(r, plan), !r->single);
+  const tt_compile_options options =
+      tt_program_options(tt_builder_op_count(r->b), largest(r, plan), !r->single && !request->fast_math);
   TT_TRY(tt_program_create(r->b, count, values, aliases, &options, &plan->program));
   plan->program->note.name = request->op_name;
   return TT_SUCCESS;

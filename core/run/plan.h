@@ -63,6 +63,7 @@ typedef struct tt_plan_request {
   const char *op_name;
   const tt_recorded_result *results; // fresh ones
   int result_count;
+  bool fast_math; // see tt_overload
 } tt_plan_request;
 
 // Finishes the recorder's program: outputs are the written records that have a slot, then the request's results, then the

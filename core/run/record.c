@@ -13,6 +13,7 @@
 static _Thread_local struct {
   tt_recorder recorder;
   int depth; // 0 = not recording
+  int device_index;
 } recording;
 
 bool tt_record_active(void) { return recording.depth > 0; }
@@ -29,6 +30,7 @@ tt_status tt_record_begin(const tt_call *call) {
     tt_recorder_free(&recording.recorder);
   else
     recording.depth = 1;
+  recording.device_index = call->device_index;
   return status;
 }
 
@@ -48,10 +50,10 @@ void tt_record_abort(void) {
     close_recording();
 }
 
-static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *result, tt_result *out) {
-  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, call->device_index};
+static tt_status fresh_tensor(int device_index, const tt_recorded_result *result, tt_result *out) {
+  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, device_index};
   if (!result->value) return TT_SUCCESS;
-  tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
+  tt_device *device = tt_client_device(tt_runtime_client(), device_index);
   TT_TRY(tt_storage_create(device, result->layout->byte_size, &out->storage));
   tt_status status = tt_storage_write_node(out->storage, &recording.recorder, result->value, result->layout);
   if (!status) status = tt_recorder_add_fresh(&recording.recorder, out->storage, result);
@@ -70,10 +72,16 @@ static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *re
     results->items = items;
   }
   for (int i = 0; i < count; ++i) {
-    TT_TRY(fresh_tensor(call, &recorded[i], &results->items[i]));
+    TT_TRY(fresh_tensor(call->device_index, &recorded[i], &results->items[i]));
     results->count = i + 1;
   }
   return TT_SUCCESS;
+}
+
+tt_status tt_record_scalar(int slot, tt_result *out_result) {
+  tt_recorded_result scalar;
+  TT_TRY(tt_recorder_scalar(&recording.recorder, slot, &scalar));
+  return fresh_tensor(recording.device_index, &scalar, out_result);
 }
 
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss) {
@@ -94,6 +102,14 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   return status;
 }
 
+tt_status tt_record_resize(tt_storage *storage, int64_t byte_size) {
+  tt_value *value = NULL;
+  const tt_layout *layout = NULL;
+  TT_TRY(tt_recorder_value(&recording.recorder, storage, &value, &layout));
+  if (!value) return tt_storage_set_size(storage, byte_size);
+  return tt_error(TT_NOT_IMPLEMENTED, "a tensor with a value cannot be resized while a program is recorded");
+}
+
 static tt_status enter(const tt_call *call, tt_plan *plan) {
   tt_key key;
   tt_status status = tt_key_build(call, &key);
@@ -108,7 +124,7 @@ static tt_status make_plan(const tt_call *call, const tt_tensor *results, int co
   if (!recorded) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
   for (int i = 0; i < count; ++i)
     if (results[i].defined) TT_TRY(tt_recorder_read(r, &results[i], &recorded[i]));
-  tt_plan_request request = {call->overload->name, recorded, count};
+  tt_plan_request request = {call->overload->name, recorded, count, call->overload->fast_math};
   tt_plan *plan;
   TT_TRY(tt_plan_create(r, &request, &plan));
   tt_status status = tt_reason_note(call, plan);

@@ -13,6 +13,8 @@
 
 // Lowers `call` into this thread's recording instead of running it.
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss);
+// Changes the size of a storage that has no value yet.
+tt_status tt_record_resize(tt_storage *storage, int64_t byte_size);
 // What the recorder needs to lower `call`. (call.c)
 tt_recorded_call tt_call_recorded(const tt_call *call);
 // Enters a plan under a key; the map takes over the reference. (call.c)

@@ -1,0 +1,346 @@
+"""torch.compile with the backend "tpu", compared with the same calls in eager mode."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.usefixtures("full_float32")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function, **keywords):
+    return torch.compile(function, backend="tpu", **keywords)
+
+
+def executions_of(function, *arguments):
+    """How many programs a call runs that ran before."""
+    function(*arguments)
+    before = torch.tpu.counters()
+    function(*arguments)
+    torch.tpu.synchronize()
+    after = torch.tpu.counters()
+    assert after["compiles"] == before["compiles"]
+    return after["executions"] - before["executions"]
+
+
+def random(*sizes):
+    return torch.randn(sizes).to("tpu")
+
+
+# --- values ------------------------------------------------------------------------------------------------------------
+
+
+FUNCTIONS = {
+    "pointwise": lambda x: (x * 2 + 1).relu() - x.sigmoid(),
+    "reduction": lambda x: (x.sum(-1), x.mean(), x.amax(0), x.argmax(-1)),
+    "views": lambda x: (x.t() @ x, x[1:3] * 2, x.reshape(-1)[::2] + 1, x.unsqueeze(1).expand(-1, 3, -1).sum(1)),
+    "softmax": lambda x: F.log_softmax(x, -1) + F.softmax(x, 0),
+    "factories": lambda x: x + torch.arange(6, device="tpu") + torch.ones(4, 6, device="tpu") + torch.eye(6, device="tpu")[:4],
+    "index": lambda x: x[torch.tensor([0, 2], device="tpu")] + F.embedding(torch.tensor([1, 3], device="tpu"), x),
+    "sort": lambda x: x.sort(-1),
+    "where": lambda x: torch.where(x > 0, x, -x).cumsum(-1),
+    "in place": lambda x: x.clone().mul_(2).add_(x).clamp_(-1, 1),
+    "in place view": lambda x: _write_rows(x.clone()),
+    "dtypes": lambda x: (x.bfloat16() * 2, x.int() // 2, x > 0, x.double().sqrt().nan_to_num()),
+    "decomposed": lambda x: F.huber_loss(x, x * 2) + torch.logit(x.sigmoid()).sum(),
+}
+
+
+def _write_rows(x):
+    x[1:3] = 5
+    x[:, 2].mul_(3)
+    return x
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_give_what_eager_mode_gives(name, no_fallback):
+    function, x = FUNCTIONS[name], random(4, 6)
+    torch.testing.assert_close(compiled(function, fullgraph=True)(x), function(x), rtol=1e-6, atol=1e-6)
+
+
+def test_a_graph_is_one_program():
+    function = compiled(lambda x, y: ((x @ y).relu().sum(-1) * 2).exp(), fullgraph=True)
+    assert executions_of(function, random(4, 6), random(6, 5)) == 1
+
+
+def test_plain_compile_takes_tpu_tensors():
+    function = torch.compile(lambda x: (x * 2).sum())
+    x = random(4, 6)
+    torch.testing.assert_close(function(x), (x * 2).sum())
+    assert executions_of(function, x) == 1
+
+
+def test_operands_of_any_layout():
+    function = compiled(lambda x: x.exp() + 1)
+    base = random(8, 8)
+    for x in (base, base.t(), base[::2], base[:, 1:5], base[:1].expand(8, 8), base[2:, 3:].t()):
+        torch.testing.assert_close(function(x), x.exp() + 1)
+        assert function(x).stride() == (x.exp() + 1).stride()
+
+
+def test_numbers_of_the_host():
+    function = compiled(lambda x, scale, n: x * scale + n)
+    x = random(3)
+    for scale, n in ((2.0, 1), (3.5, 7), (4.0, 1)):
+        torch.testing.assert_close(function(x, scale, n), x * scale + n)
+
+
+def test_scalar_tensors_of_the_cpu_are_inputs():
+    function = compiled(lambda x, scale: x * scale + scale.pow(2), fullgraph=True)
+    x = random(3)
+    function(x, torch.tensor(2.0))
+    before = torch.tpu.counters()["compiles"]
+    for scale in (torch.tensor(3.0), torch.tensor(-1.5), torch.tensor(0.0)):
+        torch.testing.assert_close(function(x, scale).cpu(), x.cpu() * scale + scale.pow(2))
+    assert torch.tpu.counters()["compiles"] == before
+
+
+def test_sizes_that_change_and_come_back():
+    def function(x):
+        y = x * 2
+        return y[1:], y.t(), y.sum(-1)
+
+    whole = compiled(function)
+    for length in (4, 6, 5, 4, 6, 9, 5):
+        x = random(length, 3)
+        for one, other in zip(whole(x), function(x), strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride() and one.storage_offset() == other.storage_offset()
+
+
+# --- options ---------------------------------------------------------------------------------------------------------------
+
+
+def test_fast_math_lets_xla_change_values():
+    x = torch.full((4,), 1.0, device="tpu")
+
+    def function(x):
+        return (x + 1e8) - 1e8
+
+    assert compiled(function)(x).tolist() == function(x).tolist() == [0.0] * 4
+    torch._dynamo.reset()
+    assert compiled(function, options={"fast_math": True})(x).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"mode": "fastest"}, {"options": {"fast_maths": True}}, {"options": {"fast_math": 1}}],
+    ids=["mode", "option", "type"],
+)
+def test_unknown_options_are_errors(keywords):
+    with pytest.raises(
+        Exception, match=r"Unrecognized mode=fastest|Unexpected (optimization option fast_maths|type of attr fast_math)"
+    ):
+        compiled(lambda x: x + 1, **keywords)(random(3))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_are_all_the_same(mode):
+    function, x = compiled(lambda x: x * 2 + 1, mode=mode), random(3)
+    assert torch.equal(function(x), x * 2 + 1)
+
+
+# --- mutation and aliases ------------------------------------------------------------------------------------------------
+
+
+def test_arguments_are_written_in_place():
+    def step(x, y):
+        x.add_(y)
+        y[0] = 7
+        return x.sum()
+
+    x, y = random(4, 6), random(4, 6)
+    a, b = x.clone(), y.clone()
+    alias = x.view(-1)
+    torch.testing.assert_close(compiled(step)(x, y), step(a, b))
+    assert torch.equal(x, a) and torch.equal(y, b) and torch.equal(alias, a.view(-1))
+
+
+def test_writes_through_views_of_arguments():
+    def step(x):
+        x[1:3].mul_(2)
+        x.t()[0].add_(1)
+
+    base = random(5, 6)
+    expected = base.clone()
+    compiled(step)(base[1:])
+    step(expected[1:])
+    assert torch.equal(base, expected)
+
+
+def test_results_that_are_views():
+    def function(x):
+        y = x + 1
+        return x.t(), y, y[1:], y.t(), x
+
+    x = random(4, 6)
+    got, expected = compiled(function)(x), function(x)
+    for one, other in zip(got, expected):
+        assert torch.equal(one, other) and one.stride() == other.stride() and one.storage_offset() == other.storage_offset()
+    got[1].zero_()
+    assert not got[2].any() and not got[3].any()
+    got[0].zero_()
+    assert not x.any() and got[4] is x
+
+
+def test_a_result_twice():
+    def function(x):
+        y = x * 2
+        return y, y
+
+    one, other = compiled(function)(random(3))
+    one.fill_(4)
+    assert torch.equal(other, one)
+
+
+# --- training ------------------------------------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8 * 16, 10)
+
+    def forward(self, x):
+        return self.linear(F.max_pool2d(self.norm(self.convolution(x)).relu(), 2).flatten(1))
+
+
+def test_training_agrees_with_eager_mode(no_fallback):
+    torch.manual_seed(0)
+    model = Network().to("tpu")
+    twin = copy.deepcopy(model)
+    x, labels = random(4, 3, 8, 8), torch.randint(0, 10, (4,)).to("tpu")
+    function = compiled(model)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, twin)]
+    for _ in range(4):
+        for optimizer, forward in zip(optimizers, (function, twin)):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(forward(x), labels)
+            loss.backward()
+            optimizer.step()
+    for one, other in zip(model.state_dict().values(), twin.state_dict().values()):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=1e-5)
+    model.eval(), twin.eval()
+    torch.testing.assert_close(function(x), twin(x), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad"])
+def test_a_whole_step_is_one_program(name, no_fallback):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to("tpu")
+    twin = copy.deepcopy(model)
+    x, y = random(5, 6), random(5, 3)
+    optimizer, other = (getattr(torch.optim, name)(each.parameters(), lr=0.05) for each in (model, twin))
+
+    def step(x, y):
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    whole = compiled(step)
+    for _ in range(5):
+        loss = whole(x, y)
+        other.zero_grad()
+        expected = F.mse_loss(twin(x), y)
+        expected.backward()
+        other.step()
+        torch.testing.assert_close(loss.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+    for one, two in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert executions_of(whole, x, y) == 1
+
+
+def test_dropout_follows_the_seed():
+    function = compiled(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(1000, device="tpu")
+    function(x)
+    torch.manual_seed(3)
+    one, two = function(x), function(x)
+    torch.manual_seed(3)
+    again = function(x)
+    assert torch.equal(one, again) and not torch.equal(one, two)
+    assert 400 < (one == 2).sum().item() < 600 and ((one == 0) | (one == 2)).all()
+
+
+def test_autocast_and_checkpointing():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to("tpu")
+
+    def function(x):
+        with torch.autocast("tpu", torch.bfloat16):
+            return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).float().square().mean()
+
+    x = random(5, 6).requires_grad_()
+    loss = compiled(function)(x)
+    got = torch.autograd.grad(loss, [x, *model.parameters()])
+    expected = torch.autograd.grad(function(x), [x, *model.parameters()])
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_inference_mode():
+    model = Network().to("tpu").eval()
+    x = random(2, 3, 8, 8)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(model)(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_lstm(no_fallback):
+    model = nn.LSTM(5, 7, batch_first=True).to("tpu")
+    x = random(3, 4, 5)
+    got, expected = compiled(model)(x), model(x)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# --- what no program can hold ---------------------------------------------------------------------------------------------
+
+
+def test_values_from_and_to_the_host():
+    def function(x, host):
+        y = x + host.to("tpu")
+        return y * 2, (y.cpu() + 1), host * 3
+
+    x, host = random(4), torch.randn(4)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(function)(x, host), function(x, host))
+        host = host + 1
+
+
+def test_ops_of_the_cpu_between_programs():
+    def function(x):
+        return torch.linalg.eigvals(x @ x.t()).abs().sum() * 2
+
+    x = random(3, 3)
+    with pytest.warns(UserWarning, match="eig"):
+        expected = function(x)
+    torch.testing.assert_close(compiled(function)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_results_as_long_as_the_data_says():
+    x = torch.tensor([0.0, 1.0, 0.0, 2.0]).to("tpu")
+    function = compiled(lambda x: (x * 2).nonzero() + 1)
+    assert function(x).tolist() == [[2], [4]]
+    assert function(1 - x).tolist() == [[1], [3], [4]]
+
+
+def test_random_writes_after_reads_keep_their_order():
+    def function(count, x):
+        before = x * count
+        count.add_(1)
+        return before, x * count
+
+    count, x = torch.tensor(2.0), random(3)
+    got = compiled(function)(count, x)
+    torch.testing.assert_close(got, (x * 2, x * 3))
+    assert count.item() == 3

@@ -1,0 +1,15 @@
+"""The backend "tpu" of torch.compile: a graph becomes one program.
+
+torch finds it by its entry point, the first time that somebody asks for a backend: importing torch_tpu does not load Dynamo.
+"""
+
+import torch._dynamo.config
+
+from torch_tpu.compiler import optimizers
+from torch_tpu.compiler.backend import tpu
+
+# ``loss.backward()`` inside a compiled function is a part of its graph.
+torch._dynamo.config.trace_autograd_ops = True
+optimizers.register()
+
+__all__ = ["tpu"]

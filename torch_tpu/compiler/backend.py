@@ -1,0 +1,63 @@
+"""``torch.compile(backend="tpu")``.
+
+Dynamo captures the graph, AOTAutograd makes it functional and splits it into forward and backward. Each is run once, op by
+op, while the core records (bridge/compiled.cpp): the same kernels and lowerings as in eager mode, but one program.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu import _C
+from torch_tpu.compiler import partition
+
+# torch.compile's modes. XLA has no cheaper and no longer compilation to offer, and launches of programs cost next to nothing.
+_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# fast_math: XLA may change values, as in (x + 1e8) - 1e8, and keep bfloat16 sums in float32.
+_OPTIONS = {"fast_math": bool}
+
+_numbers = itertools.count(1)
+
+
+def _check(mode: str | None, options: dict[str, Any]) -> None:
+    if mode not in _MODES:
+        raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(filter(None, _MODES))}")
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise RuntimeError(f"Unexpected optimization option {name}, known options are {list(_OPTIONS)}")
+        if not isinstance(value, _OPTIONS[name]):
+            raise RuntimeError(f"Unexpected type of attr {name}, got {type(value)} should be {_OPTIONS[name]}")
+
+
+def _program(module: fx.GraphModule, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
+    """A graph of ATen ops as one program, called with the list of its inputs, which it empties."""
+    arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
+    run = fx.Interpreter(module).run
+    compiled = _C._CompiledGraph(f"compiled graph {next(_numbers)}", arguments, options.get("fast_math", False), run)
+    compiled._boxed_call = True  # AOTAutograd's sign for a callable that takes a list
+    return compiled
+
+
+def tpu(
+    graph: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compiles a graph that Dynamo captured; see docs/compile.md."""
+    known = options or {}
+    _check(mode, known)
+
+    def compile_graph(module: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        run = partition.split(module, lambda part: _program(part, known))
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    return aot_autograd(
+        fw_compiler=compile_graph,
+        bw_compiler=compile_graph,
+        inference_compiler=compile_graph,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(graph, inputs)

@@ -1,0 +1,171 @@
+"""Which part of a graph runs where.
+
+Most graphs are one program. What a program cannot hold runs op by op between programs: ops on CPU tensors (the step counts of
+torch.optim), copies between the host and the device, ops that the CPU does for the TPU, results as long as the data says.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_tpu import _C
+
+
+@functools.cache
+def _on_host() -> frozenset[str]:
+    """Overloads that run on the CPU, or read values on the host."""
+    return frozenset(name for name, how, _ in _C._ops() if how in ("CPU", "none"))
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in a node's value."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _is_on_tpu(node: fx.Node) -> bool | None:
+    """Is its value on a TPU? None if it has no tensors."""
+    found = [tensor.device.type == "tpu" for tensor in _tensors(node.meta.get("val"))]
+    return any(found) if found else None
+
+
+def _has_data_dependent_size(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+def _needs_host(node: fx.Node) -> bool:
+    """Can no program hold this node?"""
+    if _has_data_dependent_size(node):
+        return True
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
+        return True
+    inputs = [place for place in map(_is_on_tpu, node.all_input_nodes) if place is not None]
+    own = _is_on_tpu(node)
+    if own is False:
+        return True  # on the CPU, or brought there
+    scalars = [tensor.ndim == 0 for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
+    return own is True and bool(inputs) and not any(inputs) and not all(scalars)  # brought to the TPU
+
+
+def _writes(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose tensors it writes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    named = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+    written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    found = [named[name] for name in written if name in named]
+    return [each for value in found for each in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
+    """A number for each call: even ones run op by op, odd ones are programs, and all run in the order of their numbers."""
+    stages: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method", "call_module"):
+            continue
+        least = max((stages.get(each, 0) for each in node.all_input_nodes), default=0)
+        if node.target is operator.getitem:  # of a list that only its own stage has
+            stages[node] = least
+            continue
+        for written in _writes(node):  # after all that reads what was there before
+            least = max([least, *(stages.get(user, 0) for user in written.users if user is not node)])
+        is_program = not _needs_host(node)
+        stages[node] = least if least % 2 == is_program else least + 1
+    return stages
+
+
+Runner = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass
+class Part:
+    """A part of a graph: a callable that takes the values of these numbers and gives those, after which some are of no use."""
+
+    run: Runner
+    inputs: list[int]
+    outputs: list[int]
+    dead: list[int]
+
+
+def _extract(module: fx.GraphModule, nodes: list[fx.Node], inputs: list[fx.Node], outputs: list[fx.Node]) -> fx.GraphModule:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = node.meta
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return fx.GraphModule(module, graph)
+
+
+def _on_the_host(module: fx.GraphModule) -> Runner:
+    return lambda values: module(*values)
+
+
+def split(module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Runner]) -> Runner:
+    """A callable for a graph, which empties the list of its inputs; `compile_part` makes a program of what can be one."""
+    calls = _stages(module.graph)
+    if set(calls.values()) <= {1}:
+        return compile_part(module)
+    attributes = {node for node in module.graph.nodes if node.op == "get_attr"}
+    count = max(calls.values()) + 1
+    arguments = [node for node in module.graph.nodes if node.op == "placeholder"]
+    output = next(iter(reversed(module.graph.nodes)))
+    number = {node: i for i, node in enumerate(node for node in module.graph.nodes if node.op != "output")}
+    last_use = {node: max((calls.get(user, count) for user in node.users), default=-1) for node in number}
+
+    parts = []
+    for stage in range(count):
+        nodes = [node for node in number if calls.get(node) == stage]
+        if not nodes:
+            continue
+        used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
+        own_attributes = [node for node in used if node in attributes]
+        inputs = [node for node in used if node not in attributes and calls.get(node) != stage]
+        results = [node for node in nodes if last_use[node] > stage]
+        part = _extract(module, own_attributes + nodes, inputs, results)
+        parts.append(
+            Part(
+                compile_part(part) if stage % 2 else _on_the_host(part),
+                [number[node] for node in inputs],
+                [number[node] for node in results],
+                [number[node] for node in inputs if last_use[node] == stage],
+            )
+        )
+    returned = [_Reference(number[each]) if isinstance(each, fx.Node) else each for each in output.args[0]]
+    constants = {number[node]: operator.attrgetter(node.target)(module) for node in attributes if last_use[node] == count}
+
+    def run(values: list[Any]) -> Sequence[Any]:
+        table: list[Any] = [None] * len(number)
+        for node, value in zip(arguments, values, strict=True):
+            table[number[node]] = value
+        values.clear()
+        for i, constant in constants.items():
+            table[i] = constant
+        for part in parts:
+            given = [table[i] for i in part.inputs]
+            for i in part.dead:
+                table[i] = None
+            for i, value in zip(part.outputs, part.run(given), strict=True):
+                table[i] = value
+        return [table[each.number] if isinstance(each, _Reference) else each for each in returned]
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """Stands for the value of a node in what a graph returns."""
+
+    number: int
