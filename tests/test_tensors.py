@@ -90,6 +90,34 @@ def test_in_place_keeps_its_plan_when_the_layout_changes():
     assert x.tolist() == [[0, 15, 23], [31, 39, 47]]
 
 
+UNINITIALISED = {
+    "add_": lambda x: x.add_(1),
+    "mul_": lambda x: x.mul_(2),
+    "clamp_": lambda x: x.clamp_(min=3),
+    "tril_": lambda x: x.tril_(),
+    "scatter_": lambda x: x.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=x.device), torch.ones(1, 3, device=x.device)),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor([1], device=x.device), torch.ones(1, 3, device=x.device)),
+    "addmm_": lambda x: x.addmm_(torch.ones(2, 2, device=x.device), torch.ones(2, 3, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("name", UNINITIALISED)
+def test_writing_uninitialised_memory_is_another_program(name):
+    function = UNINITIALISED[name]
+    uninitialised = torch.empty(2, 3, device="tpu")
+    function(uninitialised)  # reads whatever is there
+    function(uninitialised)
+    x = torch.arange(6.0).view(2, 3)
+    torch.testing.assert_close(function(x.to("tpu")).cpu(), function(x.clone()))
+
+
+def test_rows_written_one_by_one_stay():
+    x, index = torch.empty(4, 2, device="tpu"), torch.ones(1, 2, dtype=torch.int64, device="tpu")
+    for i in range(4):
+        x.scatter_(0, i * index, torch.full((1, 2), float(i), device="tpu"))
+    assert x.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
 @every_dtype
 def test_host_reads_and_printing(dtype):
     host = torch.ones(3).to(dtype)

@@ -25,11 +25,17 @@ static tt_map plans = TT_MAP_INIT;                               // key words ->
 // The plan of this thread's newest call: what the call returned points into it until the next. One reference.
 static _Thread_local tt_plan *newest;
 
-// This thread's last launched plan of an out= variant and its operands, for tt_call_adopt.
+// An operand before its call: the tensor, whose sizes and strides are dead after the call, and the layout of its storage's value.
+typedef struct operand {
+  tt_tensor tensor;
+  const tt_layout *layout; // NULL: uninitialised, or a CPU scalar
+} operand;
+
+// This thread's last plan of an out= variant and its operands, for tt_call_adopt.
 static _Thread_local struct {
   tt_plan *plan; // one reference
-  tt_tensor *tensors;
-  int tensor_count, tensor_capacity;
+  operand *operands;
+  int count, capacity;
 } last;
 
 // --- overloads -------------------------------------------------------------------------------------------------------------
@@ -226,35 +232,39 @@ static tt_status make_plan(const tt_call *call, tt_plan **out_plan) {
 
 // --- adopting -----------------------------------------------------------------------------------------------------------------
 
-// Remembers operands by value; sizes and strides are dead after the call, so only storage, dtype, rank and offset count.
+static const tt_layout *layout_of(const tt_tensor *t) { return t->storage ? tt_storage_layout(t->storage) : NULL; }
+
 static void remember(tt_plan *plan, const tt_call *call) {
-  if (call->tensor_count > last.tensor_capacity) {
-    tt_tensor *bigger = tt_realloc_array(last.tensors, (size_t)call->tensor_count, sizeof *bigger);
+  if (call->tensor_count > last.capacity) {
+    operand *bigger = tt_realloc_array(last.operands, (size_t)call->tensor_count, sizeof *bigger);
     if (!bigger) {
       tt_plan_release(exchange(&last.plan, NULL));
       return;
     }
-    last.tensors = bigger;
-    last.tensor_capacity = call->tensor_count;
+    last.operands = bigger;
+    last.capacity = call->tensor_count;
   }
-  memcpy(last.tensors, call->tensors, (size_t)call->tensor_count * sizeof *last.tensors);
-  last.tensor_count = call->tensor_count;
+  for (int i = 0; i < call->tensor_count; ++i)
+    last.operands[i] = (operand){call->tensors[i], layout_of(&call->tensors[i])};
+  last.count = call->tensor_count;
   tt_plan_release(exchange(&last.plan, plan));
 }
 
+// The call is over, so a tensor that it wrote may have its storage's first value now, or one of another layout. The key that
+// tt_call_adopt builds would then be the one of the next call, for which the plan was not made.
 static bool same_operands(const tt_call *call) {
-  if (!last.plan || last.tensor_count < call->tensor_count) return false;
+  if (!last.plan || last.count < call->tensor_count) return false;
   for (int i = 0; i < call->tensor_count; ++i) {
-    const tt_tensor *a = &last.tensors[i], *b = &call->tensors[i];
+    const tt_tensor *a = &last.operands[i].tensor, *b = &call->tensors[i];
     if (a->storage != b->storage || a->dtype != b->dtype || a->rank != b->rank || a->offset != b->offset ||
-        a->cpu_scalar != b->cpu_scalar || a->wrapped_number != b->wrapped_number || a->defined != b->defined)
+        a->cpu_scalar != b->cpu_scalar || a->wrapped_number != b->wrapped_number || a->defined != b->defined ||
+        last.operands[i].layout != layout_of(b))
       return false;
   }
   return true;
 }
 
-// The call is over, so a tensor that it wrote may have its storage's value in another layout now. The key that tt_call_adopt
-// builds is then the one of the next call, whose operands `plan` does not fit.
+// Does the plan read the values that the operands have? Another thread may have given one a value of another layout.
 static bool still_fits(const tt_plan *plan, const tt_call *call) {
   for (int i = 0; i < plan->input_count; ++i) {
     const tt_plan_input *in = &plan->inputs[i];
@@ -269,12 +279,8 @@ bool tt_call_adopt(const tt_call *call, const tt_tensor *results, int count) {
   bool in_place = call->overload->variant == TT_IN_PLACE;
   bool adopted = false;
   int outputs = in_place ? call->written_count : count;
-  if (!tt_record_active() && same_operands(call) && last.tensor_count == call->tensor_count + outputs) {
+  if (!tt_record_active() && same_operands(call) && last.count == call->tensor_count + outputs) {
     tt_plan *plan = tt_plan_adopt(last.plan, call->tensor_count, in_place ? call->written : NULL, results, outputs);
-    if (plan && !still_fits(plan, call)) {
-      tt_plan_release(plan);
-      plan = NULL;
-    }
     tt_key key;
     tt_status status = plan ? tt_key_build(call, &key) : TT_SUCCESS;
     if (plan && !status) status = tt_plan_enter(&key, plan);
