@@ -334,7 +334,36 @@ def test_results_as_long_as_the_data_says():
     assert function(1 - x).tolist() == [[1], [3], [4]]
 
 
-def test_random_writes_after_reads_keep_their_order():
+def test_control_flow():
+    from torch._higher_order_ops import associative_scan, scan, while_loop
+
+    def function(x):
+        branch = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+        _, doubled = while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.zeros((), device=x.device), x))
+        last, all_of_it = scan(lambda carry, y: (carry + y, carry * 2 + y), torch.zeros(3, device=x.device), x)
+        return branch + 1, doubled, last, all_of_it, associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
+
+    x = torch.randn(4, 3)
+    expected = function(x)
+    torch._dynamo.reset()
+    whole = compiled(function, fullgraph=True)
+    for one, other in zip(whole(x.to("tpu")), expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+    for one, other in zip(whole(-x.to("tpu")), function(-x), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+
+
+def test_custom_ops():
+    with torch.library._scoped_library("torch_tpu_tests", "DEF"):
+        twice = torch.library.custom_op(
+            "torch_tpu_tests::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+        )
+        twice.register_fake(torch.empty_like)
+        x = random(3)
+        torch.testing.assert_close(compiled(lambda x: twice(x + 1) - 1, fullgraph=True)(x), (x + 1) * 2 - 1)
+
+
+def test_writes_after_reads_keep_their_order():
     def function(count, x):
         before = x * count
         count.add_(1)

@@ -95,7 +95,9 @@ UNINITIALISED = {
     "mul_": lambda x: x.mul_(2),
     "clamp_": lambda x: x.clamp_(min=3),
     "tril_": lambda x: x.tril_(),
-    "scatter_": lambda x: x.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=x.device), torch.ones(1, 3, device=x.device)),
+    "scatter_": lambda x: x.scatter_(
+        0, torch.zeros(1, 3, dtype=torch.int64, device=x.device), torch.ones(1, 3, device=x.device)
+    ),
     "index_add_": lambda x: x.index_add_(0, torch.tensor([1], device=x.device), torch.ones(1, 3, device=x.device)),
     "addmm_": lambda x: x.addmm_(torch.ones(2, 2, device=x.device), torch.ones(2, 3, device=x.device)),
 }

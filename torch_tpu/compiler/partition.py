@@ -42,9 +42,15 @@ def _has_data_dependent_size(node: fx.Node) -> bool:
     return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
 
 
+# Their eager kernels read the condition on the host.
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
+
+
 def _needs_host(node: fx.Node) -> bool:
     """Can no program hold this node?"""
     if _has_data_dependent_size(node):
+        return True
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
         return True
