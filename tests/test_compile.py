@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 pytestmark = pytest.mark.usefixtures("full_float32")
 
@@ -301,6 +302,36 @@ def test_lstm(no_fallback):
     x = random(3, 4, 5)
     got, expected = compiled(model)(x), model(x)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def biased(score, batch, head, query, key):
+    """A score_mod: ALiBi's, a slope for each head."""
+    return score + (query - key) * 0.1 * (head + 1)
+
+
+def written_out(query, key, value, is_causal):
+    scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    at = torch.arange(query.shape[2], device=query.device)
+    scores = scores + (at[:, None] - at) * 0.1 * (torch.arange(query.shape[1], device=query.device) + 1)[:, None, None]
+    return torch.softmax(scores.masked_fill(at[:, None] < at, -torch.inf) if is_causal else scores, -1) @ value
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("way", ["compiled", "eager"])
+def test_flex_attention(way, is_causal, no_fallback):
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 20, 20, device="tpu", BLOCK_SIZE=8) if is_causal else None
+    inputs = [random(2, 3, 20, 16).requires_grad_() for _ in range(3)]
+
+    def function(query, key, value):
+        return flex_attention(query, key, value, score_mod=biased, block_mask=mask)
+
+    got = (compiled(function, fullgraph=True) if way == "compiled" else function)(*inputs)
+    expected = written_out(*inputs, is_causal)
+    weights = random(2, 3, 20, 16)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, inputs, weights), torch.autograd.grad(expected, inputs, weights), rtol=1e-4, atol=1e-5
+    )
 
 
 # --- what no program can hold ---------------------------------------------------------------------------------------------
