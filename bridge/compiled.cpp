@@ -7,7 +7,8 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/as_strided.h>
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided_native.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -28,7 +29,7 @@ struct Output {
   bool is_view = false; // of the result's or the argument's storage, else the tensor itself
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  bool conj = false, negative = false; // torch's lazy bits
   py::object constant;
 };
 
@@ -183,7 +184,8 @@ private:
     output.sizes = tensor.sizes().vec();
     output.strides = tensor.strides().vec();
     output.offset = tensor.storage_offset();
-    output.dtype = tensor.scalar_type();
+    output.conj = tensor.is_conj();
+    output.negative = tensor.is_neg();
     for (size_t i = 0; i < arguments.tensors.size(); ++i) {
       if (!arguments.tensors[i].is_alias_of(tensor)) continue;
       output.kind = Output::Kind::kArgument;
@@ -199,19 +201,28 @@ private:
       return output;
     }
     // The storage as a whole, of which this output and perhaps later ones are views.
+    const at::Tensor stored = with_bits(tensor, /*conj=*/false, /*negative=*/false);
     const auto itemsize = static_cast<int64_t>(tensor.itemsize());
     const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-    const bool whole = tensor.is_non_overlapping_and_dense() && tensor.storage_offset() == 0 &&
-                       tensor.numel() * itemsize == bytes && !tensor.is_conj() && !tensor.is_neg();
+    const bool whole =
+        stored.is_non_overlapping_and_dense() && stored.storage_offset() == 0 && stored.numel() * itemsize == bytes;
     output.index = kept.size();
-    output.is_view = !whole;
-    kept.push_back(whole ? tensor : tensor.as_strided({bytes / itemsize}, {1}, 0));
+    output.is_view = !whole || output.conj || output.negative;
+    kept.push_back(whole ? stored : at::native::as_strided_tensorimpl(stored, {bytes / itemsize}, {1}, 0));
     recorded.push_back(torch_tpu::describe(kept.back()));
     return output;
   }
 
+  // The same tensor with torch's lazy bits as given.
+  static at::Tensor with_bits(at::Tensor tensor, bool conj, bool negative) {
+    if (tensor.is_conj() != conj) tensor = tensor._conj();
+    if (tensor.is_neg() != negative) tensor = tensor._neg_view();
+    return tensor;
+  }
+
   static at::Tensor view_of(const at::Tensor &base, const Output &output) {
-    return at::native::as_strided_tensorimpl(base, output.sizes, output.strides, output.offset);
+    return with_bits(at::native::as_strided_tensorimpl(base, output.sizes, output.strides, output.offset), output.conj,
+                     output.negative);
   }
 
   py::object take_outputs(Results &results, const Arguments &arguments) {

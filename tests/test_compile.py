@@ -1,12 +1,16 @@
 """torch.compile with the backend "tpu", compared with the same calls in eager mode."""
 
 import copy
+import functools
+import random as random_choice
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map
 
 pytestmark = pytest.mark.usefixtures("full_float32")
 
@@ -66,6 +70,43 @@ def _write_rows(x):
 def test_functions_give_what_eager_mode_gives(name, no_fallback):
     function, x = FUNCTIONS[name], random(4, 6)
     torch.testing.assert_close(compiled(function, fullgraph=True)(x), function(x), rtol=1e-6, atol=1e-6)
+
+
+# A seeded part of torch's operator database, less uninitialised memory, eigenvectors (whose sign is free), kernels of CUDA and
+# ops of sparse tensors.
+OPERATORS = [
+    op
+    for op in op_db
+    if torch.float32 in op.dtypes and not op.name.startswith(("empty", "jiterator", "linalg.eigh", "new_empty", "sparse"))
+]
+
+
+@pytest.mark.parametrize("op", random_choice.Random(6).sample(OPERATORS, 48), ids=lambda op: op.formatted_name)
+def test_operators_of_the_database(op):
+    sample = next(iter(op.sample_inputs("cpu", torch.float32)))
+    to_tpu = functools.partial(tree_map, lambda x: x.to("tpu") if isinstance(x, torch.Tensor) else x)
+    keywords = {name: "tpu" if name == "device" else to_tpu(value) for name, value in sample.kwargs.items()}
+
+    def result_of(function):
+        torch.manual_seed(0)
+        return function(to_tpu(sample.input), *to_tpu(sample.args))
+
+    def function(*arguments):
+        return op.op(*arguments, **keywords)
+
+    torch.testing.assert_close(result_of(compiled(function)), result_of(function), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_lazy_conjugates():
+    x = torch.complex(torch.randn(3, 2), torch.randn(3, 2)).to("tpu")
+
+    def function(x):
+        y = x + 1
+        return y.conj(), y, x.conj(), torch.fft.ifft(x).t()
+
+    for one, other in zip(compiled(function)(x), function(x), strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.is_conj() == other.is_conj()
 
 
 def test_a_graph_is_one_program():
@@ -356,6 +397,25 @@ def test_ops_of_the_cpu_between_programs():
     with pytest.warns(UserWarning, match="eig"):
         expected = function(x)
     torch.testing.assert_close(compiled(function)(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_that_read_values_on_the_host():
+    def function(x):
+        return torch.linspace(x[0], x[1], 5, device=x.device) + torch.cholesky(torch.eye(5, device=x.device) * x[1] * x[1])
+
+    x = torch.tensor([1.0, 3.0]).to("tpu")
+    whole = compiled(function, fullgraph=True)
+    for y in (x, x * 2, x + 1):
+        torch.testing.assert_close(whole(y), function(y))
+
+
+def test_errors_of_the_user_are_eager_modes():
+    singular = compiled(lambda x: torch.linalg.inv(x * 0) + 1)
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        singular(random(3, 3)).cpu()
+    indices = compiled(lambda x, i: F.embedding(i, x) * 2)
+    with pytest.raises(IndexError, match="index out of range in self"):
+        indices(random(3, 3), torch.tensor([5]).to("tpu")).cpu()
 
 
 def test_results_as_long_as_the_data_says():

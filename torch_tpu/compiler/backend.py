@@ -33,13 +33,44 @@ def _check(mode: str | None, options: dict[str, Any]) -> None:
             raise RuntimeError(f"Unexpected type of attr {name}, got {type(value)} should be {_OPTIONS[name]}")
 
 
-def _program(module: fx.GraphModule, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
-    """A graph of ATen ops as one program, called with the list of its inputs, which it empties."""
+class _Recording(fx.Interpreter):
+    """Runs a graph while the core records, and remembers the node that failed."""
+
+    failed: fx.Node | None = None
+
+    def run_node(self, node: fx.Node) -> Any:
+        """The value of a node."""
+        try:
+            return super().run_node(node)
+        except Exception:
+            self.failed = node
+            raise
+
+
+def _program(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runner:
+    """A graph of ATen ops as one program, called with the list of its inputs, which it empties.
+
+    A node that cannot be recorded, since its kernel reads values on the host, runs by itself from then on, between programs. If
+    the user's arguments are at fault, they are refused there.
+    """
     arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
-    run = fx.Interpreter(module).run
-    compiled = _C._CompiledGraph(f"compiled graph {next(_numbers)}", arguments, options.get("fast_math", False), run)
-    compiled._boxed_call = True  # AOTAutograd's sign for a callable that takes a list
-    return compiled
+    recording = _Recording(module)
+    run: partition.Runner = _C._CompiledGraph(
+        f"compiled graph {next(_numbers)}", arguments, options.get("fast_math", False), recording.run
+    )
+
+    def call(values: list[Any]) -> Any:
+        nonlocal run
+        try:
+            return run(values)
+        except Exception:
+            if recording.failed is None:
+                raise
+        run = partition.split(module, lambda part: _program(part, options), {recording.failed})
+        recording.failed = None
+        return run(values)
+
+    return call
 
 
 def tpu(

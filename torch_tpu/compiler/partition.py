@@ -6,7 +6,7 @@ torch.optim), copies between the host and the device, ops that the CPU does for 
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def _writes(node: fx.Node) -> list[fx.Node]:
     return [each for value in found for each in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
+def _stages(graph: fx.Graph, on_host: Collection[fx.Node]) -> dict[fx.Node, int]:
     """A number for each call: even ones run op by op, odd ones are programs, and all run in the order of their numbers."""
     stages: dict[fx.Node, int] = {}
     for node in graph.nodes:
@@ -85,7 +85,7 @@ def _stages(graph: fx.Graph) -> dict[fx.Node, int]:
             continue
         for written in _writes(node):  # after all that reads what was there before
             least = max([least, *(stages.get(user, 0) for user in written.users if user is not node)])
-        is_program = not _needs_host(node)
+        is_program = node not in on_host and not _needs_host(node)
         stages[node] = least if least % 2 == is_program else least + 1
     return stages
 
@@ -119,9 +119,14 @@ def _on_the_host(module: fx.GraphModule) -> Runner:
     return lambda values: module(*values)
 
 
-def split(module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Runner]) -> Runner:
-    """A callable for a graph, which empties the list of its inputs; `compile_part` makes a program of what can be one."""
-    calls = _stages(module.graph)
+def split(
+    module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Runner], on_host: Collection[fx.Node] = ()
+) -> Runner:
+    """A callable for a graph, which empties the list of its inputs.
+
+    `compile_part` makes a program of what can be one; the nodes `on_host` cannot.
+    """
+    calls = _stages(module.graph, on_host)
     if set(calls.values()) <= {1}:
         return compile_part(module)
     attributes = {node for node in module.graph.nodes if node.op == "get_attr"}
