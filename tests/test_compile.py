@@ -398,9 +398,9 @@ def test_ops_of_the_cpu_between_programs(monkeypatch):
     x = random(3, 3)
     whole = compiled(function)
     torch.testing.assert_close(whole(x), function(x), rtol=1e-4, atol=1e-4)
-    before = torch.tpu.counters()["fallbacks"]["aten::_linalg_eigvals"]
+    before = sum(torch.tpu.counters()["fallbacks"].values())
     assert executions_of(whole, x) <= 3  # two programs, and a copy for the CPU
-    assert torch.tpu.counters()["fallbacks"]["aten::_linalg_eigvals"] == before + 2
+    assert sum(torch.tpu.counters()["fallbacks"].values()) == before + 2
 
 
 def test_kernels_that_read_values_on_the_host():
