@@ -82,6 +82,9 @@ Arguments read_arguments(const py::list &values) {
       describe(*tensor.unsafeGetTensorImpl(), result.slots.back());
       if (result.device_index < 0) result.device_index = result.slots.back().device_index;
     } else {
+      TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0,
+                  "expected a tensor on tpu or a scalar, but got one of sizes ", tensor.sizes(), " on ",
+                  tensor.device());
       describe_cpu_scalar(tensor, result.slots.back());
     }
     result.tensors.push_back(tensor);
@@ -140,17 +143,11 @@ private:
     TT_CHECK(tt_record_begin(&call));
     try {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      const py::object returned = run_(*placeholders(values, call));
+      const py::sequence returned = run_(*placeholders(values, call));
       std::vector<at::Tensor> kept; // until the end of the recording
       std::vector<tt_tensor> recorded;
       std::vector<Output> outputs;
-      const auto add = [&](const py::handle &value) {
-        outputs.push_back(describe_output(value, arguments, kept, recorded));
-      };
-      if (py::isinstance<py::tuple>(returned) || py::isinstance<py::list>(returned))
-        for (const py::handle value : returned) add(value);
-      else
-        add(returned);
+      for (const py::handle value : returned) outputs.push_back(describe_output(value, arguments, kept, recorded));
       outputs_.insert_or_assign(numbers_of(arguments), std::move(outputs));
       TT_CHECK(tt_record_end(&call, recorded.data(), static_cast<int>(recorded.size())));
     } catch (...) {
@@ -167,7 +164,7 @@ private:
       result[i] = values[i];
       if (arg.kind != TT_ARG_TENSOR || !call.tensors[arg.u.slot].cpu_scalar) continue;
       tt_result scalar;
-      TT_CHECK(tt_record_scalar(arg.u.slot, &scalar));
+      TT_CHECK(tt_record_scalar(&call, arg.u.slot, &scalar));
       result[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(wrap(scalar)));
     }
     return result;
@@ -253,7 +250,7 @@ private:
 } // namespace
 
 void define_compiled(py::module_ &m) {
-  py::class_<CompiledGraph>(m, "_CompiledGraph", py::dynamic_attr())
+  py::class_<CompiledGraph>(m, "_CompiledGraph")
       .def(py::init<const std::string &, int, bool, py::object>())
       .def("__call__", &CompiledGraph::call);
 }

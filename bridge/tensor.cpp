@@ -93,8 +93,6 @@ void locate(const c10::TensorImpl &tensor, tt_tensor &out) {
 }
 
 void describe_cpu_scalar(const at::Tensor &tensor, tt_tensor &out) {
-  TORCH_CHECK(tensor.device().is_cpu() && tensor.dim() == 0,
-              "expected a tensor on tpu or a scalar, but got one of sizes ", tensor.sizes(), " on ", tensor.device());
   const c10::ScalarType type = tensor.scalar_type();
   out = {};
   out.dtype = to_dtype(type);

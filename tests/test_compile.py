@@ -403,6 +403,21 @@ def test_ops_of_the_cpu_between_programs(monkeypatch):
     assert sum(torch.tpu.counters()["fallbacks"].values()) == before + 2
 
 
+def test_indices_of_the_cpu():
+    def function(x, indices):
+        y = x.clone()
+        y[indices] = 7
+        return y + 1, x[indices] * 2
+
+    x, indices = random(6), torch.tensor([1, 3])
+    torch.testing.assert_close(compiled(function, fullgraph=True)(x, indices), function(x, indices))
+
+
+def test_indices_of_the_tpu_are_a_part_of_the_program():
+    function = compiled(lambda x, i: (x + 1)[i] * 2, fullgraph=True)
+    assert executions_of(function, random(6), torch.tensor([1, 3]).to("tpu")) == 1
+
+
 def test_kernels_that_read_values_on_the_host():
     def function(x):
         return torch.linspace(x[0], x[1], 5, device=x.device) + torch.cholesky(torch.eye(5, device=x.device) * x[1] * x[1])
@@ -422,11 +437,13 @@ def test_errors_of_the_user_are_eager_modes():
         indices(random(3, 3), torch.tensor([5]).to("tpu")).cpu()
 
 
-def test_results_as_long_as_the_data_says():
+@pytest.mark.parametrize("captured", [False, True])
+def test_results_as_long_as_the_data_says(captured):
     x = torch.tensor([0.0, 1.0, 0.0, 2.0]).to("tpu")
-    function = compiled(lambda x: (x * 2).nonzero() + 1)
-    assert function(x).tolist() == [[2], [4]]
-    assert function(1 - x).tolist() == [[1], [3], [4]]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=captured):
+        function = compiled(lambda x: (x * 2).nonzero() + 1, fullgraph=captured)
+        assert function(x).tolist() == [[2], [4]]
+        assert function(1 - x).tolist() == [[1], [3], [4]]
 
 
 def test_control_flow():

@@ -104,9 +104,9 @@ tt_status tt_resize_storage(tt_storage *storage, int64_t byte_size);
 // this thread runs until the end goes into one program. Nested recordings join the outer one.
 tt_status tt_record_begin(const tt_call *call);
 bool tt_record_active(void);
-// For an overload whose scalars are inputs: a tensor that stands for the CPU scalar in this slot of the recorded call while its
-// program is recorded. Its storage is the caller's.
-tt_status tt_record_scalar(int slot, tt_result *out_result);
+// For a call whose overload's scalars are inputs: a tensor that stands for the CPU scalar in this slot while the call's program
+// is recorded. Its storage is the caller's.
+tt_status tt_record_scalar(const tt_call *call, int slot, tt_result *out_result);
 // Ends it: `results` are the tensors returned by the decomposition (none for in-place and out= calls). The program is compiled
 // and entered under the call's key; storages are as they were before, and running the call again hits the plan.
 tt_status tt_record_end(const tt_call *call, const tt_tensor *results, int count);

@@ -13,7 +13,6 @@
 static _Thread_local struct {
   tt_recorder recorder;
   int depth; // 0 = not recording
-  int device_index;
 } recording;
 
 bool tt_record_active(void) { return recording.depth > 0; }
@@ -30,7 +29,6 @@ tt_status tt_record_begin(const tt_call *call) {
     tt_recorder_free(&recording.recorder);
   else
     recording.depth = 1;
-  recording.device_index = call->device_index;
   return status;
 }
 
@@ -50,10 +48,10 @@ void tt_record_abort(void) {
     close_recording();
 }
 
-static tt_status fresh_tensor(int device_index, const tt_recorded_result *result, tt_result *out) {
-  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, device_index};
+static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *result, tt_result *out) {
+  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, call->device_index};
   if (!result->value) return TT_SUCCESS;
-  tt_device *device = tt_client_device(tt_runtime_client(), device_index);
+  tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
   TT_TRY(tt_storage_create(device, result->layout->byte_size, &out->storage));
   tt_status status = tt_storage_write_node(out->storage, &recording.recorder, result->value, result->layout);
   if (!status) status = tt_recorder_add_fresh(&recording.recorder, out->storage, result);
@@ -72,16 +70,16 @@ static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *re
     results->items = items;
   }
   for (int i = 0; i < count; ++i) {
-    TT_TRY(fresh_tensor(call->device_index, &recorded[i], &results->items[i]));
+    TT_TRY(fresh_tensor(call, &recorded[i], &results->items[i]));
     results->count = i + 1;
   }
   return TT_SUCCESS;
 }
 
-tt_status tt_record_scalar(int slot, tt_result *out_result) {
+tt_status tt_record_scalar(const tt_call *call, int slot, tt_result *out_result) {
   tt_recorded_result scalar;
   TT_TRY(tt_recorder_scalar(&recording.recorder, slot, &scalar));
-  return fresh_tensor(recording.device_index, &scalar, out_result);
+  return fresh_tensor(call, &scalar, out_result);
 }
 
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss) {

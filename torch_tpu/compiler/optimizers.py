@@ -46,16 +46,12 @@ def _unbroken(step: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _wrapper_of(step: Any) -> Any:
-    """The wrapper of torch's that breaks the graph, among those around a class's step."""
-    while step is not None:
-        if getattr(step, "__code__", None) is _CODE:
-            return step
-        step = getattr(step, "__wrapped__", None)
-    return None
-
-
 _CODE = _use_grad_for_differentiable(lambda: None).__code__
+
+
+def _is_wrapper(step: Any) -> bool:
+    """Is it torch's wrapper that breaks the graph?"""
+    return getattr(step, "__code__", None) is _CODE
 
 
 def _has_pending_mutation(optimizer: torch.optim.Optimizer, effects: Any) -> bool:
@@ -97,7 +93,8 @@ def _patch_zero_grad() -> None:
 def register() -> None:
     """Tells Dynamo."""
     steps = [vars(each).get("step") for each in vars(torch.optim).values() if isinstance(each, type)]
-    for wrapper in {_wrapper_of(step) for step in steps} - {None}:
+    unwrapped = {inspect.unwrap(step, stop=_is_wrapper) for step in steps if step}
+    for wrapper in filter(_is_wrapper, unwrapped):
         substitute_in_graph(wrapper, skip_signature_check=True)(_unbroken(wrapper.__wrapped__))
     _patch_init_group()
     _patch_zero_grad()

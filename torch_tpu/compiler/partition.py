@@ -1,7 +1,8 @@
 """Which part of a graph runs where.
 
 Most graphs are one program. What a program cannot hold runs op by op between programs: ops on CPU tensors (the step counts of
-torch.optim), copies between the host and the device, ops that the CPU does for the TPU, results as long as the data says.
+torch.optim), copies between the host and the device, ops that the CPU does for the TPU. Others show when they are recorded
+(backend.py): results as long as the data says, kernels that read values on the host.
 """
 
 import functools
@@ -31,15 +32,8 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _is_on_tpu(node: fx.Node) -> bool | None:
-    """Is its value on a TPU? None if it has no tensors."""
-    found = [tensor.device.type == "tpu" for tensor in _tensors(node.meta.get("val"))]
-    return any(found) if found else None
-
-
-def _has_data_dependent_size(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    return list(_tensors(node.meta.get("val")))
 
 
 # Their eager kernels read the condition on the host.
@@ -48,18 +42,14 @@ _CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 
 def _needs_host(node: fx.Node) -> bool:
     """Can no program hold this node?"""
-    if _has_data_dependent_size(node):
-        return True
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
         return True
-    inputs = [place for place in map(_is_on_tpu, node.all_input_nodes) if place is not None]
-    own = _is_on_tpu(node)
-    if own is False:
-        return True  # on the CPU, or brought there
-    scalars = [tensor.ndim == 0 for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
-    return own is True and bool(inputs) and not any(inputs) and not all(scalars)  # brought to the TPU
+    own, inputs = _tensors_of(node), [tensor for each in node.all_input_nodes for tensor in _tensors_of(each)]
+    if own and not any(tensor.device.type == "tpu" for tensor in own):
+        return True
+    return any(tensor.device.type != "tpu" and tensor.ndim > 0 for tensor in inputs)  # CPU scalars are inputs of programs
 
 
 def _writes(node: fx.Node) -> list[fx.Node]:
