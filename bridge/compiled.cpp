@@ -247,9 +247,35 @@ private:
   std::map<std::vector<int64_t>, std::vector<Output>> outputs_;
 };
 
+// The tensor with zeros behind its elements, in larger sizes.
+at::Tensor pad(const at::Tensor &tensor, const std::vector<int64_t> &sizes) {
+  TORCH_CHECK(tensor.device().type() == kTPU && sizes.size() == static_cast<size_t>(tensor.dim()),
+              "expected a tensor on tpu with ", sizes.size(), " dimensions, but got one of sizes ", tensor.sizes(),
+              " on ", tensor.device());
+  const tt_tensor described = torch_tpu::describe(tensor);
+  tt_result result{};
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= sizes[d];
+  }
+  result.dtype = described.dtype;
+  result.rank = static_cast<int>(sizes.size());
+  result.sizes = sizes.data();
+  result.strides = strides.data();
+  result.device_index = described.device_index;
+  {
+    const py::gil_scoped_release unlocked;
+    TT_CHECK(tt_copy_padded(&described, sizes.data(), &result.storage));
+  }
+  return wrap(result);
+}
+
 } // namespace
 
 void define_compiled(py::module_ &m) {
+  m.def("_pad", &pad);
   py::class_<CompiledGraph>(m, "_CompiledGraph")
       .def(py::init<const std::string &, int, bool, py::object>())
       .def("__call__", &CompiledGraph::call);

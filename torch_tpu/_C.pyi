@@ -1,7 +1,7 @@
 # ruff: noqa: N999
 """The C++ extension; bridge/module.cpp says what each function does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ def _cache_import(name: str, entry: bytes) -> bool: ...
 def _cache_set_remote(fetch: Callable[[str], bytes | None] | None, store: Callable[[str, bytes], None] | None) -> None: ...
 def _set_decomposition_hook(hook: Callable[[str], Callable[..., Any] | None] | None) -> None: ...
 def _default_generator(index: int) -> torch.Generator: ...
+def _pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor: ...
 
 class _CompiledGraph:
     """A graph of ATen ops as one program; see bridge/compiled.cpp."""

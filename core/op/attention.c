@@ -301,6 +301,8 @@ void tt_lower_attention(tt_lowering *l) {
     tt_set_result(l, 6, state_word(l, state, 0));
     tt_set_result(l, 7, state_word(l, state, 1));
     keep = kept(l, &a, state);
+  } else { // autograd of compiled graphs saves them, whatever they are
+    for (int i = 6; i <= 7; ++i) tt_set_result(l, i, tt_hlo_constant_i64(l->b, TT_S64, 0));
   }
   int blocks = count_blocks(l, &a);
   attended all = blocks > 1 ? attend_in_blocks(l, &a, blocks, q, k, v) : attend(l, &a, q, k, v, keep);

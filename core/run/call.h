@@ -94,6 +94,9 @@ tt_status tt_copy_from_host(const tt_tensor *tensor, const void *data, tt_dtype 
 tt_status tt_copy_to_host(const tt_tensor *tensor, void *data, void (*host_done)(void *user), void *user);
 // dst = src with conversion and broadcasting; both on tpu devices, perhaps different ones.
 tt_status tt_copy(const tt_tensor *dst, const tt_tensor *src);
+// A new storage that holds the tensor densely in larger sizes, with zeros behind its elements in each dimension; the caller's
+// reference. On a host platform this compiles nothing, whatever the sizes.
+tt_status tt_copy_padded(const tt_tensor *tensor, const int64_t *sizes, tt_storage **out_storage);
 // The one element of a tensor, 16 bytes at most.
 tt_status tt_item(const tt_tensor *tensor, void *out_element);
 // Changes a storage's size, keeping the common prefix of its contents.

@@ -5,15 +5,18 @@ op, while the core records (bridge/compiled.cpp): the same kernels and lowerings
 """
 
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
+from torch._guards import TracingContext
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torch_tpu import _C
-from torch_tpu.compiler import partition
+from torch_tpu.compiler import bounded, partition
 
 # torch.compile's modes. XLA has no cheaper and no longer compilation to offer, and launches of programs cost next to nothing.
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -47,7 +50,20 @@ class _Recording(fx.Interpreter):
             raise
 
 
-def _program(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runner:
+def _program(module: fx.GraphModule, options: dict[str, Any], visible: int = sys.maxsize) -> partition.Runner:
+    """A graph of ATen ops as one program, or as one for each set of upper bounds of the sizes that change.
+
+    Only the first `visible` results are seen by the user.
+    """
+    name = f"compiled graph {next(_numbers)}"
+    traced = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    sizes = [size for each in traced for size in (each.shape if isinstance(each, torch.Tensor) else [each])]
+    if not any(isinstance(size, torch.SymInt) for size in sizes):
+        return _exact(name, module, options)
+    return bounded.program(name, module, options.get("fast_math", False), visible, lambda: _exact(name, module, options))
+
+
+def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partition.Runner:
     """A graph of ATen ops as one program, called with the list of its inputs, which it empties.
 
     A node that cannot be recorded, since its kernel reads values on the host, runs by itself from then on, between programs. If
@@ -55,9 +71,7 @@ def _program(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runne
     """
     arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
     recording = _Recording(module)
-    run: partition.Runner = _C._CompiledGraph(
-        f"compiled graph {next(_numbers)}", arguments, options.get("fast_math", False), recording.run
-    )
+    run: partition.Runner = _C._CompiledGraph(name, arguments, options.get("fast_math", False), recording.run)
 
     def call(values: list[Any]) -> Any:
         nonlocal run
@@ -80,13 +94,18 @@ def tpu(
     known = options or {}
     _check(mode, known)
 
-    def compile_graph(module: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        run = partition.split(module, lambda part: _program(part, known))
+    def compile_graph(module: fx.GraphModule, _: Sequence[Any], visible: int = sys.maxsize) -> Callable[[list[Any]], Any]:
+        run = partition.split(module, lambda part: _program(part, known, visible if part is module else sys.maxsize))
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
+    def compile_forward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        context = TracingContext.try_get()
+        metadata = context.fw_metadata if context else None
+        return compile_graph(module, inputs, metadata.num_forward_returns if metadata else sys.maxsize)
+
     return aot_autograd(
-        fw_compiler=compile_graph,
+        fw_compiler=compile_forward,
         bw_compiler=compile_graph,
         inference_compiler=compile_graph,
         partition_fn=min_cut_rematerialization_partition,

@@ -76,6 +76,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "dynamism",
     "eager_mode",
     "empty_cache",
     "explain",
@@ -140,6 +141,19 @@ class _TpuModule(types.ModuleType):
     @allow_excess_precision.setter
     def allow_excess_precision(self, allow: bool) -> None:
         modes.set_allow_excess_precision(allow)
+
+    @property
+    def dynamism(self) -> str:
+        """Which programs ``torch.compile`` makes for sizes that change; see docs/compile.md.
+
+        ``"bucket"``: one for each power of two that is an upper bound of the sizes. ``"bounded"``: one for the largest bound that
+        was needed so far. ``"off"``: one for each size.
+        """
+        return modes.get_dynamism()
+
+    @dynamism.setter
+    def dynamism(self, name: str) -> None:
+        modes.set_dynamism(name)
 
     @property
     def fallback(self) -> str:

@@ -120,3 +120,20 @@ class precision:  # noqa: N801
 
     def __exit__(self, *exc: object) -> None:
         _C._set_precision(self._previous.pop())
+
+
+_DYNAMISMS = ("off", "bucket", "bounded")
+_dynamism = "bucket"
+
+
+def get_dynamism() -> str:
+    """What ``torch.tpu.dynamism`` reads."""
+    return _dynamism
+
+
+def set_dynamism(name: str) -> None:
+    """What assigning ``torch.tpu.dynamism`` does."""
+    global _dynamism
+    if name not in _DYNAMISMS:
+        raise ValueError(f"torch.tpu.dynamism must be 'off', 'bucket' or 'bounded', got {name!r}")
+    _dynamism = name

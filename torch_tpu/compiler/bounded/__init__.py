@@ -1,0 +1,5 @@
+"""Graphs of changing sizes as programs for upper bounds of the sizes; see docs/compile.md."""
+
+from torch_tpu.compiler.bounded.program import program
+
+__all__ = ["program"]

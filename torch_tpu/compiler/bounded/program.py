@@ -1,0 +1,296 @@
+"""A graph of changing sizes as a program for upper bounds: recorded with padded tensors, run with real ones."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+from torch.utils._sympy.printers import PythonPrinter
+
+from torch_tpu import _C
+from torch_tpu.compiler.bounded import layers as _layers  # noqa: F401  (registers its rules)
+from torch_tpu.compiler.bounded import policy, rules
+from torch_tpu.compiler.bounded.context import Context, expression_of
+from torch_tpu.compiler.bounded.layout import Padded, Size, UnboundedError, as_padded, bound_of, is_static, size_of
+from torch_tpu.tpu.modes import get_dynamism
+
+log = logging.getLogger("torch_tpu.compiler")
+
+
+class _Recording(fx.Interpreter):
+    """Runs a graph on padded tensors while the core records."""
+
+    def __init__(self, module: fx.GraphModule, context: Context) -> None:
+        super().__init__(module)
+        self.context = context
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An input: a padded tensor, a size, or anything else as it is."""
+        value, traced = super().placeholder(target, args, kwargs), self.node.meta.get("val")
+        if not isinstance(traced, Tensor):
+            return _as_size(traced, value)
+        dims = self.context.dims(traced.shape)
+        return value if all(map(is_static, dims)) else Padded(value, dims)
+
+    def run_node(self, node: fx.Node) -> Any:
+        """The value of a node."""
+        self.node = node
+        try:
+            return super().run_node(node)
+        except UnboundedError as error:
+            raise UnboundedError(f"{node.format_node()}: {error}{_line(node)}") from error
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an op, by its rule where sizes change."""
+        traced = self.node.meta.get("val")
+        if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return _as_size(traced, None)
+        if not isinstance(target, torch._ops.OperatorBase):
+            return super().call_function(target, args, kwargs)
+        changing = any(isinstance(each, (Padded, Size)) for each in rules.leaves([*args, *kwargs.values()]))
+        if not changing and all(isinstance(n, int) for n in _sizes_of(traced)):
+            return super().call_function(target, args, kwargs)
+        rule = rules.find(target)
+        if rule is None:
+            raise UnboundedError("this op has no form for upper bounds")
+        value = rule(rules.Call(self.context, self.node, args, kwargs))
+        return self._checked(value, traced)
+
+    def _checked(self, value: Any, traced: Any) -> Any:
+        """The results, whose real sizes must be those that torch traced."""
+        if isinstance(traced, (list, tuple)):
+            return [self._checked(each, one) for each, one in zip(value, traced, strict=True)]
+        if not isinstance(traced, Tensor) or value is None:
+            return _as_size(traced, value)
+        padded = as_padded(value)
+        fits = len(padded.dims) == traced.ndim and tuple(map(bound_of, padded.dims)) == tuple(padded.tensor.shape)
+        if not fits or any(
+            sympy.expand(size_of(d) - expression_of(n)) != 0 for d, n in zip(padded.dims, traced.shape, strict=True)
+        ):
+            raise UnboundedError(f"the result's sizes {padded.dims} are not {tuple(traced.shape)}; please report this")
+        return padded if padded.dynamic else padded.tensor
+
+
+def _as_size(traced: Any, value: Any) -> Any:
+    expression = expression_of(traced)
+    return Size(expression) if isinstance(expression, sympy.Basic) else value if traced is None else expression
+
+
+def _sizes_of(traced: Any) -> list[Any]:
+    tensors = [each for each in rules.leaves(traced) if isinstance(each, Tensor)]
+    return [expression_of(size) for tensor in tensors for size in tensor.shape]
+
+
+def _line(node: fx.Node) -> str:
+    """Where the user's code has a node: its innermost line."""
+    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
+    return f" ({lines[-2]}: {lines[-1]})" if len(lines) > 1 else ""
+
+
+# --- running ------------------------------------------------------------------------------------------------------------------
+
+Numbers = Sequence[int]
+
+
+def _compiled(expression: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., int]:
+    """A size as a Python function of the symbols' values."""
+    names = {symbol: sympy.Symbol(f"s{i}", integer=True, positive=True) for i, symbol in enumerate(symbols)}
+    text = str(expression) if isinstance(expression, int) else PythonPrinter().doprint(expression.xreplace(names))
+    return eval(f"lambda {', '.join(map(str, names.values()))}: {text}", {"math": __import__("math"), "torch": torch})
+
+
+@dataclass
+class _Input:
+    """How a tensor of changing sizes is given to the program."""
+
+    place: int
+    bounds: tuple[int, ...]
+
+
+def _strides_of(sizes: Sequence[int], like: Sequence[int]) -> list[int]:
+    """Strides without gaps, in the order of memory that `like` has."""
+    strides, step = [0] * len(sizes), 1
+    for d in sorted(range(len(sizes)), key=lambda d: (like[d], -d)):
+        strides[d] = step
+        step *= sizes[d]
+    return strides
+
+
+def _padded_view(tensor: Tensor, bounds: Sequence[int]) -> Tensor:
+    """The tensor with the bounds' sizes: a view if it lies in a larger one of these bounds, a copy otherwise."""
+    if tuple(tensor.shape) == tuple(bounds):
+        return tensor
+    strides, offset = tensor.stride(), tensor.storage_offset()
+    end = offset + sum((size - 1) * stride for size, stride in zip(bounds, strides, strict=True)) + 1
+    if strides == tuple(_strides_of(bounds, strides)) and end * tensor.itemsize <= tensor.untyped_storage().nbytes():
+        return tensor.as_strided(bounds, strides, offset)
+    return _C._pad(tensor, bounds)
+
+
+@dataclass
+class _Output:
+    """How a result is made of what the program gives."""
+
+    place: int  # among the program's results, or among the inputs if `is_input`
+    is_input: bool
+    constant: Any = None
+    sizes: list[Callable[..., int]] | None = None  # of a tensor of changing sizes
+    order: Sequence[int] = ()  # strides whose order its memory has, if its real elements come first
+    number: Callable[..., int] | None = None
+
+
+class _Bounded:
+    """The program of a graph for one set of bounds."""
+
+    def __init__(self, graph: "Graph", bounds: dict[sympy.Symbol, int]) -> None:
+        self.graph, self.bounds = graph, bounds
+        self.symbols = list(bounds)
+        self.outputs: list[_Output] = []
+        context = Context(bounds, {})
+        self.inputs, self.numbers = [], {}
+        for place, traced in enumerate(graph.traced):
+            if isinstance(traced, Tensor):
+                dims = context.dims(traced.shape)
+                if not all(map(is_static, dims)):
+                    self.inputs.append(_Input(place, tuple(map(bound_of, dims))))
+            elif isinstance(traced, (torch.SymInt, torch.SymFloat)):
+                self.numbers[place] = context.bound(expression_of(traced))
+        name = f"{graph.name} for {', '.join(f'{symbol} <= {bound}' for symbol, bound in bounds.items())}"
+        self.run = _C._CompiledGraph(name, len(graph.traced) + len(bounds), graph.fast_math, self._record)
+
+    def _record(self, *values: Any) -> list[Any]:
+        count = len(self.graph.traced)
+        context = Context(self.bounds, dict(zip(self.symbols, values[count:], strict=True)))
+        results = _Recording(self.graph.module, context).run(*values[:count])
+        self.outputs, recorded = [], []
+        for i, (node, value) in enumerate(zip(self.graph.returned, results, strict=True)):
+            output = self._output(node, value)
+            if isinstance(value, Padded) and not output.is_input:
+                is_kept = i >= self.graph.visible and all(len(dim) <= 1 for dim in value.dims)
+                value = value.tensor if is_kept else context.compact(self._in_order(value, output))
+                output.order = () if is_kept else output.order
+            if isinstance(value, Tensor) and not output.is_input:
+                output.place = len(recorded)
+                recorded.append(value)
+            self.outputs.append(output)
+        return recorded
+
+    def _output(self, node: Any, value: Any) -> _Output:
+        if isinstance(node, fx.Node) and node.op == "placeholder":
+            return _Output(self.graph.place[node], True)
+        if isinstance(value, Size):
+            return _Output(-1, False, number=_compiled(value.expression, self.symbols))
+        if not isinstance(value, (Padded, Tensor)):
+            return _Output(-1, False, constant=value)
+        if isinstance(value, Tensor):
+            return _Output(-1, False)
+        strides = [expression_of(stride) for stride in node.meta["val"].stride()]
+        order = [int(stride.subs(self.bounds)) if isinstance(stride, sympy.Basic) else stride for stride in strides]
+        return _Output(-1, False, sizes=[_compiled(size_of(dim), self.symbols) for dim in value.dims], order=order)
+
+    @staticmethod
+    def _in_order(value: Padded, output: _Output) -> Padded:
+        """With the dimensions in the order of memory."""
+        order = sorted(range(len(value.dims)), key=lambda d: (-output.order[d], d))
+        return Padded(value.tensor.permute(order), tuple(value.dims[d] for d in order))
+
+    def __call__(self, values: list[Any], sizes: Numbers) -> list[Any]:
+        given = list(values)
+        values.clear()
+        padded = list(given)
+        for each in self.inputs:
+            padded[each.place] = _padded_view(given[each.place], each.bounds)
+        for place, number in self.numbers.items():
+            padded[place] = number
+        padded += [torch.tensor(size) for size in sizes]
+        results = self.run(padded)
+        return [self._result(output, results, given, sizes) for output in self.outputs]
+
+    def _result(self, output: _Output, results: list[Any], given: list[Any], sizes: Numbers) -> Any:
+        if output.is_input:
+            return given[output.place]
+        if output.number is not None:
+            return output.number(*sizes)
+        if output.place < 0:
+            return output.constant
+        tensor: Tensor = results[output.place]
+        if output.sizes is None:
+            return tensor
+        real = [size(*sizes) for size in output.sizes]
+        strides = _strides_of(real, output.order) if output.order else tensor.stride()
+        return tensor.as_strided(real, strides, tensor.storage_offset())
+
+
+class Graph:
+    """A graph whose sizes change, with a program for each set of bounds.
+
+    ``visible``: how many of the first results the user sees. Later ones go to a program for the same bounds and keep their padding.
+    """
+
+    def __init__(self, name: str, module: fx.GraphModule, fast_math: bool, visible: int) -> None:
+        self.name, self.module, self.fast_math, self.visible = name, module, fast_math, visible
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.place = {node: i for i, node in enumerate(placeholders)}
+        self.traced = [node.meta.get("val") for node in placeholders]
+        self.returned = next(iter(reversed(module.graph.nodes))).args[0]
+        self.sources = self._find_sources()
+        self.policies = [policy.Bounds(symbol, self._range(symbol)) for symbol in self.sources]
+        self._programs: dict[tuple[int, ...], _Bounded] = {}
+
+    def _symbolic(self) -> list[Any]:
+        numbers = [each for each in self.traced if isinstance(each, (torch.SymInt, torch.SymFloat))]
+        return numbers + [
+            size for each in self.traced if isinstance(each, Tensor) for size in each.shape if isinstance(size, torch.SymInt)
+        ]
+
+    def _find_sources(self) -> dict[sympy.Symbol, tuple[int, int | None]]:
+        """Where each symbol's value is found: an input that is a number, or a dimension of one."""
+        found: dict[sympy.Symbol, tuple[int, int | None]] = {}
+        for place, traced in enumerate(self.traced):
+            for d, size in enumerate(traced.shape) if isinstance(traced, Tensor) else [(None, traced)]:
+                expression = expression_of(size)
+                if isinstance(expression, sympy.Symbol):
+                    found.setdefault(expression, (place, d))
+        missing = {symbol for size in self._symbolic() for symbol in size.node.expr.free_symbols} - found.keys()
+        if missing:
+            raise UnboundedError(f"no input tells the size {', '.join(map(str, missing))}")
+        return found
+
+    def _range(self, symbol: sympy.Symbol) -> Any:
+        return self._symbolic()[0].node.shape_env.var_to_range[symbol]
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        sizes = [values[place] if d is None else values[place].shape[d] for place, d in self.sources.values()]
+        bounds = tuple(each.bound(size) for each, size in zip(self.policies, sizes, strict=True))
+        if bounds not in self._programs:
+            self._programs[bounds] = _Bounded(self, dict(zip(self.sources, bounds, strict=True)))
+        return self._programs[bounds](values, sizes)
+
+
+def program(
+    name: str, module: fx.GraphModule, fast_math: bool, visible: int, exact: Callable[[], Callable[[list[Any]], Any]]
+) -> Callable[[list[Any]], Any]:
+    """A callable for a graph whose sizes change. `exact` makes one with a program for each size, for a graph that needs it."""
+    fallback: Callable[[list[Any]], Any] | None = None
+    graph: Graph | None = None
+
+    def call(values: list[Any]) -> Any:
+        nonlocal fallback, graph
+        if get_dynamism() == "off" or fallback is not None:
+            fallback = fallback or exact()
+            return fallback(values)
+        given = list(values)
+        try:
+            graph = graph or Graph(name, module, fast_math, visible)
+            return graph(values)
+        except Exception as error:
+            if graph is not None and any(each.outputs for each in graph._programs.values()):
+                raise
+            log.info("%s has a program for each size: %s", name, error)
+            fallback = exact()
+        return fallback(given)
+
+    return call
