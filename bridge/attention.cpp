@@ -1,6 +1,4 @@
 // attention.cpp - which form scaled_dot_product_attention takes: the fused row of the core, or torch's plain formula.
-#include <algorithm>
-
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/native/DispatchStub.h>
@@ -23,19 +21,26 @@ bool fits(const at::Tensor &tensor) {
   return tensor.dim() == 4 && tensor.is_floating_point() && tensor.itemsize() >= 2;
 }
 
-bool broadcasts(int64_t size, int64_t to) { return size == to || size == 1; }
+// Sizes may be symbols of a graph that is being captured: comparing them makes guards, reading them would fix them.
+bool broadcasts(const c10::SymInt &size, const c10::SymInt &to) { return size == to || size == 1; }
+
+const c10::SymInt &largest(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, int64_t dim) {
+  const c10::SymInt &size = query.sym_sizes()[dim];
+  const c10::SymInt &other = size == 1 ? key.sym_sizes()[dim] : size;
+  return other == 1 ? value.sym_sizes()[dim] : other;
+}
 
 // Sizes that the fused row takes. All others are left to torch's formula, which says what is wrong with them: it repeats the
 // heads of key and value for enable_gqa, and broadcasts otherwise.
 bool sizes_fit(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value, bool grouped) {
-  const int64_t batch = std::max({query.size(0), key.size(0), value.size(0)});
-  const int64_t heads = grouped ? query.size(1) : std::max({query.size(1), key.size(1), value.size(1)});
+  const c10::SymInt &batch = largest(query, key, value, 0);
+  const c10::SymInt &heads = grouped ? query.sym_sizes()[1] : largest(query, key, value, 1);
   for (const auto *tensor : {&query, &key, &value}) {
-    const int64_t own = tensor->size(1);
-    if (!broadcasts(tensor->size(0), batch)) return false;
+    const c10::SymInt &own = tensor->sym_sizes()[1];
+    if (!broadcasts(tensor->sym_sizes()[0], batch)) return false;
     if (grouped ? own == 0 || heads % own != 0 : !broadcasts(own, heads)) return false;
   }
-  return query.size(3) == key.size(3) && key.size(2) == value.size(2);
+  return query.sym_sizes()[3] == key.sym_sizes()[3] && key.sym_sizes()[2] == value.sym_sizes()[2];
 }
 
 int64_t choose(const at::Tensor &query, const at::Tensor &key, const at::Tensor &value,

@@ -247,6 +247,12 @@ private:
   std::map<std::vector<int64_t>, std::vector<Output>> outputs_;
 };
 
+// as_strided without a trace: what autograd sees is a tensor of its own, not a view.
+at::Tensor restride(const at::Tensor &tensor, const std::vector<int64_t> &sizes, const std::vector<int64_t> &strides,
+                    int64_t offset) {
+  return at::native::as_strided_tensorimpl(tensor, sizes, strides, offset);
+}
+
 // The tensor with zeros behind its elements, in larger sizes.
 at::Tensor pad(const at::Tensor &tensor, const std::vector<int64_t> &sizes) {
   TORCH_CHECK(tensor.device().type() == kTPU && sizes.size() == static_cast<size_t>(tensor.dim()),
@@ -276,6 +282,7 @@ at::Tensor pad(const at::Tensor &tensor, const std::vector<int64_t> &sizes) {
 
 void define_compiled(py::module_ &m) {
   m.def("_pad", &pad);
+  m.def("_restride", &restride);
   py::class_<CompiledGraph>(m, "_CompiledGraph")
       .def(py::init<const std::string &, int, bool, py::object>())
       .def("__call__", &CompiledGraph::call);

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._guards import TracingContext
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torch_tpu import _C
@@ -50,17 +51,26 @@ class _Recording(fx.Interpreter):
             raise
 
 
-def _program(module: fx.GraphModule, options: dict[str, Any], visible: int = sys.maxsize) -> partition.Runner:
-    """A graph of ATen ops as one program, or as one for each set of upper bounds of the sizes that change.
+def _results(is_forward: bool) -> bounded.Results:
+    """What becomes of the results of a graph of the model that is being compiled."""
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    if metadata is None:
+        return bounded.Results()
+    first = metadata.num_mutated_inp_runtime_indices
+    kinds = (OutputType.alias_of_input, OutputType.is_input)
+    aliases = frozenset(first + i for i, info in enumerate(metadata.output_info) if info.output_type in kinds)
+    return bounded.Results(metadata.num_forward_returns if is_forward else sys.maxsize, aliases)
 
-    Only the first `visible` results are seen by the user.
-    """
+
+def _program(module: fx.GraphModule, options: dict[str, Any], results: bounded.Results) -> partition.Runner:
+    """A graph of ATen ops as one program, or as one for each set of upper bounds of the sizes that change."""
     name = f"compiled graph {next(_numbers)}"
     traced = [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
     sizes = [size for each in traced for size in (each.shape if isinstance(each, torch.Tensor) else [each])]
     if not any(isinstance(size, torch.SymInt) for size in sizes):
         return _exact(name, module, options)
-    return bounded.program(name, module, options.get("fast_math", False), visible, lambda: _exact(name, module, options))
+    return bounded.program(name, module, options.get("fast_math", False), results, lambda: _exact(name, module, options))
 
 
 def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partition.Runner:
@@ -80,7 +90,7 @@ def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partit
         except Exception:
             if recording.failed is None:
                 raise
-        run = partition.split(module, lambda part: _program(part, options), {recording.failed})
+        run = partition.split(module, lambda part: _program(part, options, bounded.Results()), {recording.failed})
         recording.failed = None
         return run(values)
 
@@ -94,20 +104,15 @@ def tpu(
     known = options or {}
     _check(mode, known)
 
-    def compile_graph(module: fx.GraphModule, _: Sequence[Any], visible: int = sys.maxsize) -> Callable[[list[Any]], Any]:
-        run = partition.split(module, lambda part: _program(part, known, visible if part is module else sys.maxsize))
+    def compile_graph(module: fx.GraphModule, results: bounded.Results) -> Callable[[list[Any]], Any]:
+        run = partition.split(module, lambda part: _program(part, known, results if part is module else bounded.Results()))
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
-    def compile_forward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        context = TracingContext.try_get()
-        metadata = context.fw_metadata if context else None
-        return compile_graph(module, inputs, metadata.num_forward_returns if metadata else sys.maxsize)
-
     return aot_autograd(
-        fw_compiler=compile_forward,
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        fw_compiler=lambda module, _: compile_graph(module, _results(is_forward=True)),
+        bw_compiler=lambda module, _: compile_graph(module, bounded.Results()),
+        inference_compiler=lambda module, _: compile_graph(module, _results(is_forward=False)),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )(graph, inputs)

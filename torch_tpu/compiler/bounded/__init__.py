@@ -1,5 +1,5 @@
 """Graphs of changing sizes as programs for upper bounds of the sizes; see docs/compile.md."""
 
-from torch_tpu.compiler.bounded.program import program
+from torch_tpu.compiler.bounded.program import Results, program
 
-__all__ = ["program"]
+__all__ = ["Results", "program"]

@@ -175,9 +175,7 @@ def _group_norm(call: Call) -> Any:
 @rule(aten.embedding)
 def _embedding(call: Call) -> Padded:
     weight, indices = call.padded("weight"), call.padded("indices")
-    if weight.dynamic:
-        raise UnboundedError("an embedding of padded rows")
-    return Padded(call.run(indices=call.context.fill_all(indices, 0)), (*indices.dims, weight.dims[1]))
+    return Padded(call.run(indices=_indices(call, indices, weight, 0)), (*indices.dims, weight.dims[1]))
 
 
 @rule(aten.embedding_dense_backward)
@@ -188,12 +186,15 @@ def _embedding_backward(call: Call) -> Tensor:
 
 
 def _indices(call: Call, index: Padded, indexed: Padded, d: int) -> Tensor:
-    """Indices that stay in bounds in the padding, and whose negative ones count from the real end."""
+    """Indices that are 0 in the padding. Those of a padded dimension count from its real end and are beyond its bound if they are
+    beyond its real size, so that they are refused."""
     filled = call.context.fill_all(index, 0)
     if is_static(indexed.dims[d]):
         return filled
     single(indexed.dims[d])
-    return torch.where(filled < 0, filled + call.context.number(size_of(indexed.dims[d])), filled)
+    size = call.context.number(size_of(indexed.dims[d]))
+    counted = torch.where(filled < 0, filled + size, filled)
+    return torch.where((counted < 0) | (counted >= size), bound_of(indexed.dims[d]), counted)
 
 
 @rule(aten.index_select)
@@ -223,6 +224,15 @@ def _index(call: Call) -> Padded:
     adjacent = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
     place = indexed[0] if adjacent else 0
     return Padded(call.run(indices=filled), (*rest[:place], *new, *rest[place:]))
+
+
+@rule(aten.index_add)
+def _index_add(call: Call) -> Any:
+    x, index, source = (call.padded(name) for name in ("self", "index", "source"))
+    d = call["dim"] % max(len(x.dims), 1)
+    wanted = (*x.dims[:d], source.dims[d], *x.dims[d + 1 :])
+    filled = call.context.fill(aligned(call.context, source, wanted), [d], 0)
+    return like(x, call.run(index=_indices(call, index, x, d), source=filled))
 
 
 @rule(aten.scatter_add, aten.scatter.src, aten.scatter.value)
@@ -291,10 +301,22 @@ def _elements(call: Call) -> list[Padded]:
     return [as_padded(each) for each in leaves(list(call.arguments.values())) if isinstance(each, (Padded, Tensor))]
 
 
-@rule(aten.mse_loss, aten.smooth_l1_loss, aten.huber_loss, aten.binary_cross_entropy, aten.soft_margin_loss)
+@rule(
+    aten.mse_loss,
+    aten.smooth_l1_loss,
+    aten.huber_loss,
+    aten.binary_cross_entropy,
+    aten.binary_cross_entropy_with_logits,
+    aten.soft_margin_loss,
+)
 def _loss(call: Call) -> Padded:
     dims = broadcast(_elements(call))
-    each = Padded(call.run(reduction=0), dims)
+    filled = {
+        name: call.context.fill_all(aligned(call.context, value, dims), 0)  # some losses check their operands
+        for name, value in call.arguments.items()
+        if isinstance(value, Padded)
+    }
+    each = Padded(call.run(**filled, reduction=0), dims)
     if not call["reduction"]:
         return each
     over = list(range(len(dims)))

@@ -1,6 +1,8 @@
 """A graph of changing sizes as a program for upper bounds: recorded with padded tensors, run with real ones."""
 
 import logging
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,11 +97,12 @@ def _line(node: fx.Node) -> str:
 Numbers = Sequence[int]
 
 
-def _compiled(expression: Any, symbols: Sequence[sympy.Symbol]) -> Callable[..., int]:
-    """A size as a Python function of the symbols' values."""
+def _compiled(expressions: Sequence[Any], symbols: Sequence[sympy.Symbol]) -> Callable[..., tuple[int, ...]]:
+    """Sizes as a Python function of the symbols' values."""
     names = {symbol: sympy.Symbol(f"s{i}", integer=True, positive=True) for i, symbol in enumerate(symbols)}
-    text = str(expression) if isinstance(expression, int) else PythonPrinter().doprint(expression.xreplace(names))
-    return eval(f"lambda {', '.join(map(str, names.values()))}: {text}", {"math": __import__("math"), "torch": torch})
+    texts = [PythonPrinter().doprint(sympy.sympify(each).xreplace(names)) for each in expressions]
+    body = "".join(f"{text}, " for text in texts)
+    return eval(f"lambda {', '.join(map(str, names.values()))}: ({body})", {"math": math, "torch": torch})
 
 
 @dataclass
@@ -126,20 +129,16 @@ def _padded_view(tensor: Tensor, bounds: Sequence[int]) -> Tensor:
     strides, offset = tensor.stride(), tensor.storage_offset()
     end = offset + sum((size - 1) * stride for size, stride in zip(bounds, strides, strict=True)) + 1
     if strides == tuple(_strides_of(bounds, strides)) and end * tensor.itemsize <= tensor.untyped_storage().nbytes():
-        return tensor.as_strided(bounds, strides, offset)
+        return _C._restride(tensor, bounds, strides, offset)
     return _C._pad(tensor, bounds)
 
 
 @dataclass
 class _Output:
-    """How a result is made of what the program gives."""
+    """How a value that the graph returns is made of the inputs and the program's results."""
 
-    place: int  # among the program's results, or among the inputs if `is_input`
-    is_input: bool
-    constant: Any = None
-    sizes: list[Callable[..., int]] | None = None  # of a tensor of changing sizes
-    order: Sequence[int] = ()  # strides whose order its memory has, if its real elements come first
-    number: Callable[..., int] | None = None
+    make: Callable[[list[Any], list[Any], Numbers], Any]
+    recorded: Tensor | None = None  # a result of the program
 
 
 class _Bounded:
@@ -149,8 +148,9 @@ class _Bounded:
         self.graph, self.bounds = graph, bounds
         self.symbols = list(bounds)
         self.outputs: list[_Output] = []
+        self.inputs: list[_Input] = []
+        self.numbers: dict[int, int] = {}
         context = Context(bounds, {})
-        self.inputs, self.numbers = [], {}
         for place, traced in enumerate(graph.traced):
             if isinstance(traced, Tensor):
                 dims = context.dims(traced.shape)
@@ -167,35 +167,66 @@ class _Bounded:
         results = _Recording(self.graph.module, context).run(*values[:count])
         self.outputs, recorded = [], []
         for i, (node, value) in enumerate(zip(self.graph.returned, results, strict=True)):
-            output = self._output(node, value)
-            if isinstance(value, Padded) and not output.is_input:
-                is_kept = i >= self.graph.visible and all(len(dim) <= 1 for dim in value.dims)
-                value = value.tensor if is_kept else context.compact(self._in_order(value, output))
-                output.order = () if is_kept else output.order
-            if isinstance(value, Tensor) and not output.is_input:
-                output.place = len(recorded)
-                recorded.append(value)
+            output = self._output(context, i, node, value, len(recorded))
             self.outputs.append(output)
+            if output.recorded is not None:
+                recorded.append(output.recorded)
         return recorded
 
-    def _output(self, node: Any, value: Any) -> _Output:
+    def _output(self, context: Context, i: int, node: Any, value: Any, place: int) -> _Output:
         if isinstance(node, fx.Node) and node.op == "placeholder":
-            return _Output(self.graph.place[node], True)
+            at = self.graph.place[node]
+            return _Output(lambda given, results, sizes: given[at])
         if isinstance(value, Size):
-            return _Output(-1, False, number=_compiled(value.expression, self.symbols))
+            number = self._function([value.expression])
+            return _Output(lambda given, results, sizes: number(*sizes)[0])
         if not isinstance(value, (Padded, Tensor)):
-            return _Output(-1, False, constant=value)
+            return _Output(lambda given, results, sizes: value)
+        if i in self.graph.aliases:
+            return self._described(node.meta["val"])
         if isinstance(value, Tensor):
-            return _Output(-1, False)
-        strides = [expression_of(stride) for stride in node.meta["val"].stride()]
-        order = [int(stride.subs(self.bounds)) if isinstance(stride, sympy.Basic) else stride for stride in strides]
-        return _Output(-1, False, sizes=[_compiled(size_of(dim), self.symbols) for dim in value.dims], order=order)
+            return _Output(lambda given, results, sizes: results[place], value)
+        if i >= self.graph.visible and all(len(dim) <= 1 for dim in value.dims):
+            return self._kept(value, place)
+        return self._compact(context, value, node.meta["val"], place)
 
-    @staticmethod
-    def _in_order(value: Padded, output: _Output) -> Padded:
-        """With the dimensions in the order of memory."""
-        order = sorted(range(len(value.dims)), key=lambda d: (-output.order[d], d))
-        return Padded(value.tensor.permute(order), tuple(value.dims[d] for d in order))
+    def _function(self, expressions: Sequence[Any]) -> Callable[..., tuple[int, ...]]:
+        return _compiled([expression_of(each) for each in expressions], self.symbols)
+
+    def _described(self, traced: Tensor) -> _Output:
+        """A view of an input that AOTAutograd makes itself, of which it asks the sizes and strides only."""
+        numbers = self._function([*traced.shape, *traced.stride(), traced.storage_offset()])
+        rank, dtype = traced.ndim, traced.dtype
+
+        def make(given: list[Any], results: list[Any], sizes: Numbers) -> Tensor:
+            known = numbers(*sizes)
+            storage = torch.UntypedStorage(0, device="meta")
+            return torch.empty(0, dtype=dtype, device="meta").set_(storage, known[-1], known[:rank], known[rank:-1])
+
+        return _Output(make)
+
+    def _kept(self, value: Padded, place: int) -> _Output:
+        """A result for a program of the same bounds, which takes its padding as it is."""
+        real = self._function([size_of(dim) for dim in value.dims])
+
+        def make(given: list[Any], results: list[Any], sizes: Numbers) -> Tensor:
+            tensor = results[place]
+            return _C._restride(tensor, real(*sizes), tensor.stride(), tensor.storage_offset())
+
+        return _Output(make, value.tensor)
+
+    def _compact(self, context: Context, value: Padded, traced: Tensor, place: int) -> _Output:
+        """A result that the user sees: its real elements lie together, in the order of memory that eager mode's have."""
+        strides = [int(sympy.sympify(expression_of(stride)).subs(self.bounds)) for stride in traced.stride()]
+        order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+        ordered = Padded(value.tensor.permute(order), tuple(value.dims[d] for d in order))
+        real = self._function([size_of(dim) for dim in value.dims])
+
+        def make(given: list[Any], results: list[Any], sizes: Numbers) -> Tensor:
+            numbers = real(*sizes)
+            return _C._restride(results[place], numbers, _strides_of(numbers, strides), 0)
+
+        return _Output(make, context.compact(ordered))
 
     def __call__(self, values: list[Any], sizes: Numbers) -> list[Any]:
         given = list(values)
@@ -207,31 +238,27 @@ class _Bounded:
             padded[place] = number
         padded += [torch.tensor(size) for size in sizes]
         results = self.run(padded)
-        return [self._result(output, results, given, sizes) for output in self.outputs]
+        return [output.make(given, results, sizes) for output in self.outputs]
 
-    def _result(self, output: _Output, results: list[Any], given: list[Any], sizes: Numbers) -> Any:
-        if output.is_input:
-            return given[output.place]
-        if output.number is not None:
-            return output.number(*sizes)
-        if output.place < 0:
-            return output.constant
-        tensor: Tensor = results[output.place]
-        if output.sizes is None:
-            return tensor
-        real = [size(*sizes) for size in output.sizes]
-        strides = _strides_of(real, output.order) if output.order else tensor.stride()
-        return tensor.as_strided(real, strides, tensor.storage_offset())
+
+@dataclass(frozen=True)
+class Results:
+    """What becomes of a graph's results."""
+
+    visible: int = sys.maxsize
+    aliases: frozenset[int] = frozenset()
 
 
 class Graph:
     """A graph whose sizes change, with a program for each set of bounds.
 
-    ``visible``: how many of the first results the user sees. Later ones go to a program for the same bounds and keep their padding.
+    Of the results only the first ``visible`` are seen by the user; later ones go to a program for the same bounds and keep their
+    padding. Those in ``aliases`` are views of inputs.
     """
 
-    def __init__(self, name: str, module: fx.GraphModule, fast_math: bool, visible: int) -> None:
-        self.name, self.module, self.fast_math, self.visible = name, module, fast_math, visible
+    def __init__(self, name: str, module: fx.GraphModule, fast_math: bool, results: Results) -> None:
+        self.name, self.module, self.fast_math = name, module, fast_math
+        self.visible, self.aliases = results.visible, results.aliases
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.place = {node: i for i, node in enumerate(placeholders)}
         self.traced = [node.meta.get("val") for node in placeholders]
@@ -271,7 +298,7 @@ class Graph:
 
 
 def program(
-    name: str, module: fx.GraphModule, fast_math: bool, visible: int, exact: Callable[[], Callable[[list[Any]], Any]]
+    name: str, module: fx.GraphModule, fast_math: bool, results: Results, exact: Callable[[], Callable[[list[Any]], Any]]
 ) -> Callable[[list[Any]], Any]:
     """A callable for a graph whose sizes change. `exact` makes one with a program for each size, for a graph that needs it."""
     fallback: Callable[[list[Any]], Any] | None = None
@@ -284,7 +311,7 @@ def program(
             return fallback(values)
         given = list(values)
         try:
-            graph = graph or Graph(name, module, fast_math, visible)
+            graph = graph or Graph(name, module, fast_math, results)
             return graph(values)
         except Exception as error:
             if graph is not None and any(each.outputs for each in graph._programs.values()):

@@ -190,16 +190,49 @@ def _parts(call: Call) -> Any:
     x = call.padded("self")
     d = call["dim"] % len(x.dims)
     if not is_static(x.dims[d]):
-        raise UnboundedError(f"{call.target} along a padded dimension")
+        return _padded_parts(call, x, d)
     parts = call.run()
     if call.target is aten.unbind.int:
         return [Padded(part, x.dims[:d] + x.dims[d + 1 :]) for part in parts]
     return list(like(x, tuple(parts), {d}))
 
 
-@rule(aten.flip, aten.roll, aten.glu, aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp)
+def _padded_parts(call: Call, x: Padded, d: int) -> list[Padded]:
+    """The parts of a padded dimension, as many as torch traced."""
+    single(x.dims[d])
+    parts, start = [], 0
+    for traced in call.results:
+        if traced.ndim < len(x.dims):
+            raise UnboundedError("as many results as there are elements")
+        length = expression_of(traced.shape[d])
+        parts.append(_taken(call, x, d, start, 1, call.context.dim(length)))
+        start = start + length
+    return parts
+
+
+@rule(aten.flip, aten.roll)
+def _moved(call: Call) -> Padded:
+    x = call.padded("self")
+    is_roll = "shifts" in call.arguments
+    dims = call["dims"]
+    if is_roll and not dims:
+        raise UnboundedError("a roll of all elements")
+    dynamic = [d % len(x.dims) for d in dims if not is_static(x.dims[d])]
+    others = [i for i, d in enumerate(dims) if is_static(x.dims[d])]
+    shifts = [_expression(shift) for shift in call["shifts"]] if is_roll else [0] * len(dims)
+    changes = {"dims": [dims[i] for i in others]} | ({"shifts": [shifts[i] for i in others]} if is_roll else {})
+    tensor = call.run(**changes) if others else x.tensor
+    for d in dynamic:
+        size = call.context.number(single(x.dims[d]).size)
+        at = call.context.positions(bound_of(x.dims[d]))
+        source = (at - call.context.number(shifts[[k % len(x.dims) for k in dims].index(d)])) % size if is_roll else size - 1 - at
+        tensor = tensor.index_select(d, source.clamp(min=0))
+    return like(x, tensor)
+
+
+@rule(aten.glu, aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp)
 def _along(call: Call) -> Any:
-    x, dims = call.padded("self"), call.dims_of("self", "dims" if "dims" in call.arguments else "dim")
+    x, dims = call.padded("self"), call.dims_of("self")
     if call.target.overloadpacket in _PREFIX and len(x.dims[dims[0]]) == 1:
         return like(x, call.run())
     return like(x, call.run(), set(dims))
