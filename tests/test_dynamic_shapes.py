@@ -274,3 +274,37 @@ def test_training_at_changing_lengths(whole, no_fallback):
             if theirs.grad is not None:
                 torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)
     assert made[2:] == [0, 0, 0]
+
+
+DIFFERENTIABLE = [
+    name
+    for name in FUNCTIONS
+    if name
+    not in ("running", "positions of extremes", "extremes of integers", "products", "half precision", "factories", "numbers", "triangles")
+]
+
+
+def weights(x):
+    return torch.arange(x.shape[-1], device=x.device) * 0.125 + 0.5 if x.ndim else 1.0
+
+
+@pytest.mark.parametrize("name", [*DIFFERENTIABLE, "gather", "index", "cross entropy", "label smoothing", "key padding"])
+def test_gradients_at_changing_sizes(name, no_fallback):
+    function, below = PAIRS[name] if name in PAIRS else (FUNCTIONS[name], 0)
+
+    def total(*given):
+        results = [each for each in leaves(function(*given)) if each.is_floating_point()]
+        return sum((each * weights(each)).sum() for each in results)
+
+    step = compiled(total, fullgraph=True)
+    made = []
+    for size in SIZES:
+        pairs = [floats(size)] + ([indices(size, below)] if below else [])
+        mark(*(pair[0] for pair in pairs))
+        x, reference = (value.detach().requires_grad_() for value in pairs[0])
+        torch._dynamo.mark_dynamic(x, 1)
+        (grad,), count = programs(lambda: torch.autograd.grad(step(x, *(pair[0] for pair in pairs[1:])), x))  # noqa: B023
+        (expected,) = torch.autograd.grad(total(reference, *(pair[1] for pair in pairs[1:])), reference)
+        torch.testing.assert_close(grad.cpu(), expected, rtol=2e-5, atol=2e-5)
+        made.append(count)
+    assert made[1:] == [0, 0]

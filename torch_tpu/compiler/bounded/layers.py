@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_tpu.compiler.bounded.layout import Padded, UnboundedError, as_padded, bound_of, is_static, size_of
+from torch_tpu.compiler.bounded.layout import Dims, Padded, UnboundedError, as_padded, bound_of, is_static, size_of
 from torch_tpu.compiler.bounded.reductions import reduced
 from torch_tpu.compiler.bounded.rules import Call, aligned, aten, broadcast, leaves, like, rule
 from torch_tpu.compiler.bounded.views import single
@@ -53,15 +53,29 @@ def _key_bias(call: Call, query: Padded, key: Padded) -> Any:
     return as_padded(bias).tensor.masked_fill(mask, -torch.inf)
 
 
+def _agreeing_heads(call: Call, *names: str) -> dict[str, Padded]:
+    """Operands [batch, heads, length, ...] with the padding of batch, heads, queries and keys in the same places."""
+    operands = {name: call.padded(name) for name in names}
+    batch = broadcast([Padded(x.tensor, x.dims[:1]) for x in operands.values()])
+    for lengths in (("query", "grad_out", "out", "logsumexp"), ("key", "value")):
+        chosen = [name for name in lengths if name in operands]
+        length = broadcast([Padded(operands[name].tensor, operands[name].dims[2:3]) for name in chosen])
+        for name in chosen:
+            x = operands[name]
+            operands[name] = aligned(call.context, x, (*batch, x.dims[1], *length, *x.dims[3:]))
+    return operands
+
+
 @rule(aten._scaled_dot_product_fused_attention_overrideable)
 def _attention(call: Call) -> Any:
-    query, key, value = (call.padded(name) for name in ("query", "key", "value"))
-    changes = {"attn_bias": _key_bias(call, query, key)}
-    changes |= {name: call.context.fill(x, [2], 0) for name, x in (("key", key), ("value", value))}
+    operands = _agreeing_heads(call, "query", "key", "value")
+    query, key, value = operands.values()
+    changes = {"query": query.tensor, "attn_bias": _key_bias(call, query, key)}
+    changes |= {name: call.context.fill(operands[name], [2], 0) for name in ("key", "value")}
     results = list(call.run(**changes))
-    batch = broadcast([Padded(x.tensor, x.dims[:1]) for x in (query, key, value)])
-    results[0] = Padded(results[0], (*batch, *query.dims[1:3], value.dims[3]))
-    results[1] = Padded(results[1], (*batch, *query.dims[1:3]))
+    batch = broadcast([Padded(x.tensor, x.dims[:2]) for x in (query, key, value)])
+    results[0] = Padded(results[0], (*batch, query.dims[2], value.dims[3]))
+    results[1] = Padded(results[1], (*batch, query.dims[2]))
     return results
 
 
@@ -69,13 +83,11 @@ def _attention(call: Call) -> Any:
 def _attention_backward(call: Call) -> Any:
     if call.has("attn_bias") and call["grad_input_mask"][3]:
         raise UnboundedError("the gradient of an attention mask")
-    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
-    changes: dict[str, Any] = {name: call.context.fill(call.padded(name), [2], 0) for name in names}
-    changes["attn_bias"] = _key_bias(call, call.padded("query"), call.padded("key"))
-    for name in ("max_q", "max_k"):
-        changes[name] = call[name]
-    query, key, value = call.run(**changes)[:3]
-    return [like(call.padded("query"), query), like(call.padded("key"), key), like(call.padded("value"), value), None]
+    operands = _agreeing_heads(call, "query", "key", "value", "grad_out", "out", "logsumexp")
+    changes: dict[str, Any] = {name: call.context.fill(x, [2], 0) for name, x in operands.items()}
+    changes["attn_bias"] = _key_bias(call, operands["query"], operands["key"])
+    results = call.run(**changes, max_q=call["max_q"], max_k=call["max_k"])
+    return [*(like(operands[name], each) for name, each in zip(("query", "key", "value"), results, strict=False)), None]
 
 
 # --- convolutions and pooling -------------------------------------------------------------------------------------------------
@@ -96,6 +108,8 @@ def _convolution(call: Call) -> Padded:
 @rule(aten.convolution_backward)
 def _convolution_backward(call: Call) -> Any:
     x, grad = call.padded("input"), call.padded("grad_output")
+    (batch,) = broadcast([Padded(each.tensor, each.dims[:1]) for each in (x, grad)])
+    x, grad = (call.context.laid_out(each, 0, batch) for each in (x, grad))
     if call["transposed"] and len(x.dynamic) > 1 or call.padded("weight").dynamic:
         raise UnboundedError("the gradient of a transposed convolution of padded pictures")
     values = call.run(
@@ -144,11 +158,10 @@ def _layer_norm(call: Call) -> Any:
 
 @rule(aten.native_layer_norm_backward, aten._fused_rms_norm_backward)
 def _layer_norm_backward(call: Call) -> Any:
-    x = call.padded("input")
+    operands = call.agreeing("grad_out", "input", "mean", "rstd")
+    x = operands["input"]
     _normalized(x, len(call["normalized_shape"]))
-    names = [name for name in ("grad_out", "input", "mean", "rstd") if name in call.arguments]
-    changes = {name: call.context.fill_all(call.padded(name), 0) for name in names}
-    grad, *others = call.run(**changes)
+    grad, *others = call.run(**{name: call.context.fill_all(each, 0) for name, each in operands.items()})
     return [like(x, grad) if grad is not None else None, *others]
 
 
@@ -181,6 +194,8 @@ def _embedding(call: Call) -> Padded:
 @rule(aten.embedding_dense_backward)
 def _embedding_backward(call: Call) -> Tensor:
     grad, indices = call.padded("grad_output"), call.padded("indices")
+    dims = broadcast([indices, Padded(grad.tensor, grad.dims[:-1])])
+    grad, indices = aligned(call.context, grad, (*dims, grad.dims[-1])), aligned(call.context, indices, dims)
     filled = {"grad_output": call.context.fill_all(grad, 0), "indices": call.context.fill_all(indices, 0)}
     return call.run(**filled, num_weights=call["num_weights"])
 
@@ -212,18 +227,27 @@ def _gather(call: Call) -> Padded:
     return Padded(call.run(index=_indices(call, index, x, d)), index.dims)
 
 
+def _indexed(call: Call, x: Padded) -> tuple[dict[int, Padded], Dims]:
+    """The indices by the dimensions of x, padded in the same places, and the dimensions of what they pick."""
+    known = {d: as_padded(each) for d, each in enumerate(call["indices"]) if each is not None}
+    if any(each.tensor.dtype in (torch.bool, torch.uint8) for each in known.values()):
+        raise UnboundedError("a mask as an index")
+    new = broadcast(list(known.values()))
+    rest = [dim for d, dim in enumerate(x.dims) if d not in known]
+    first = min(known)
+    place = first if list(known) == list(range(first, first + len(known))) else 0
+    return {d: aligned(call.context, each, new) for d, each in known.items()}, (*rest[:place], *new, *rest[place:])
+
+
 @rule(aten.index.Tensor)
 def _index(call: Call) -> Padded:
-    x, given = call.padded("self"), [None if each is None else as_padded(each) for each in call["indices"]]
-    indexed = [d for d, each in enumerate(given) if each is not None]
-    if any(each.tensor.dtype in (torch.bool, torch.uint8) for each in given if each is not None):
-        raise UnboundedError("a mask as an index")
-    filled = [None if each is None else _indices(call, each, x, d) for d, each in enumerate(given)]
-    new = broadcast([each for each in given if each is not None])
-    rest = [dim for d, dim in enumerate(x.dims) if d not in indexed]
-    adjacent = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
-    place = indexed[0] if adjacent else 0
-    return Padded(call.run(indices=filled), (*rest[:place], *new, *rest[place:]))
+    x = call.padded("self")
+    known, dims = _indexed(call, x)
+    return Padded(call.run(indices=_listed({d: _indices(call, each, x, d) for d, each in known.items()})), dims)
+
+
+def _listed(known: dict[int, Tensor]) -> list[Tensor | None]:
+    return [known.get(d) for d in range(max(known) + 1)]
 
 
 @rule(aten.index_add)
@@ -235,42 +259,44 @@ def _index_add(call: Call) -> Any:
     return like(x, call.run(index=_indices(call, index, x, d), source=filled))
 
 
-@rule(aten.scatter_add, aten.scatter.src, aten.scatter.value)
+@rule(aten.scatter_add)
+def _scatter_add(call: Call) -> Any:
+    x, operands = call.padded("self"), call.agreeing("index", "src")
+    d = call["dim"] % max(len(x.dims), 1)
+    index = _indices(call, operands["index"], x, d)
+    return like(x, call.run(index=index, src=call.context.fill_all(operands["src"], 0)))
+
+
+def _aside(call: Call, x: Padded, d: int, index: Padded) -> tuple[Tensor, Tensor]:
+    """A tensor with one more row along a dimension, and an index that sends padding there."""
+    bound = bound_of(x.dims[d])
+    longer = torch.cat([x.tensor, x.tensor.narrow(d, 0, 1)], d)
+    padded = call.context.fill_all(Padded(torch.zeros_like(index.tensor, dtype=torch.bool), index.dims), True)
+    return longer, torch.where(padded, bound, _indices(call, index, x, d))
+
+
+@rule(aten.scatter.src, aten.scatter.value)
 def _scatter(call: Call) -> Any:
-    x, index = call.padded("self"), call.padded("index")
-    d = call["dim"] % len(x.dims)
-    changes = {"index": _indices(call, index, x, d)}
-    if call.target is aten.scatter_add.default:
-        changes["src"] = call.context.fill_all(call.padded("src"), 0)
-    elif not is_static(index.dims[d]):
-        raise UnboundedError("a scatter of padded elements")
-    for other in index.dynamic:
-        if other != d and x.dims[other] != index.dims[other] and call.target is not aten.scatter_add.default:
-            raise UnboundedError("a scatter of padded rows into others")
-    return like(x, call.run(**changes))
+    x, operands = call.padded("self"), call.agreeing("index", "src")
+    d = call["dim"] % max(len(x.dims), 1)
+    longer, index = _aside(call, x, d, operands["index"])
+    changes = {"src": operands["src"]} if "src" in operands else {}
+    return like(x, call.run(self=longer, index=index, **changes).narrow(d, 0, bound_of(x.dims[d])))
 
 
 @rule(aten.index_put)
 def _index_put(call: Call) -> Any:
-    x, given = call.padded("self"), [None if each is None else as_padded(each) for each in call["indices"]]
-    values = call.padded("values")
-    known = [each for each in given if each is not None]
-    if any(each.tensor.dtype in (torch.bool, torch.uint8) for each in known):
-        raise UnboundedError("a mask as an index")
-    if any(each.dynamic for each in known) and not call["accumulate"]:
-        raise UnboundedError("padded elements written by index")
-    filled = [None if each is None else _indices(call, each, x, d) for d, each in enumerate(given)]
-    changes: dict[str, Any] = {"indices": filled}
-    if call["accumulate"]:
-        changes["values"] = _accumulated(call, values, broadcast(known))
-    return like(x, call.run(**changes))
-
-
-def _accumulated(call: Call, values: Padded, dims: Any) -> Tensor:
-    """The values with zeros wherever an index is padding."""
-    if len(values.dims) < len(dims) and any(not is_static(dim) for dim in dims):
-        raise UnboundedError("values that broadcast over padded indices")
-    return call.context.fill_all(values, 0)
+    x = call.padded("self")
+    known, dims = _indexed(call, x)
+    values = aligned(call.context, call.padded("values"), dims)
+    filled = {d: _indices(call, each, x, d) for d, each in known.items()}
+    d, new = next(iter(known)), broadcast(list(known.values()))
+    if all(map(is_static, new)):
+        return like(x, call.run(indices=_listed(filled), values=values))
+    index = Padded(known[d].tensor.expand([bound_of(dim) for dim in new]), new)
+    longer, filled[d] = _aside(call, x, d, index)
+    value = call.run(self=longer, indices=_listed(filled), values=values)
+    return like(x, value.narrow(d, 0, bound_of(x.dims[d])))
 
 
 # --- losses -------------------------------------------------------------------------------------------------------------------
@@ -278,9 +304,20 @@ def _accumulated(call: Call, values: Padded, dims: Any) -> Tensor:
 MEAN, SUM = 1, 2
 
 
+def _with_classes(call: Call) -> tuple[Padded, Padded]:
+    """Scores [classes] or [batch, classes, ...] and targets of the other dimensions, padded in the same places."""
+    x, target = call.padded("self"), call.padded("target")
+    split = min(len(x.dims) - 1, 1)
+    dims = broadcast([target, Padded(x.tensor, x.dims[:split] + x.dims[split + 1 :])])
+    return (
+        aligned(call.context, x, (*dims[:split], x.dims[split], *dims[split:])),
+        aligned(call.context, target, dims),
+    )
+
+
 @rule(aten.nll_loss_forward, aten.nll_loss2d_forward)
 def _nll_loss(call: Call) -> Any:
-    x, target = call.padded("self"), call.padded("target")
+    x, target = _with_classes(call)
     filled = call.context.fill_all(target, call["ignore_index"])
     loss, weight = call.run(self=call.context.fill_all(x, 0), target=filled, ignore_index=call["ignore_index"])
     return [loss if call["reduction"] else Padded(loss, target.dims), weight]
@@ -288,11 +325,12 @@ def _nll_loss(call: Call) -> Any:
 
 @rule(aten.nll_loss_backward, aten.nll_loss2d_backward)
 def _nll_loss_backward(call: Call) -> Any:
-    x, target = call.padded("self"), call.padded("target")
+    x, target = _with_classes(call)
+    grad = aligned(call.context, call.padded("grad_output"), target.dims)
     filled = {
         "self": call.context.fill_all(x, 0),
         "target": call.context.fill_all(target, call["ignore_index"]),
-        "grad_output": call.context.fill_all(call.padded("grad_output"), 0),
+        "grad_output": call.context.fill_all(grad, 0),
     }
     return like(x, call.run(**filled, ignore_index=call["ignore_index"]))
 
@@ -335,7 +373,9 @@ def _loss(call: Call) -> Padded:
 )
 def _loss_backward(call: Call) -> Padded:
     dims = broadcast(_elements(call))
+    changes = {n: aligned(call.context, each, dims) for n, each in call.arguments.items() if isinstance(each, Padded)}
     if call["reduction"] != MEAN:
-        return Padded(call.run(), dims)
+        return Padded(call.run(**changes), dims)
     grad = call.padded("grad_output").tensor / call.context.count(dims)
-    return Padded(call.run(grad_output=grad.to(call.results[0].dtype), reduction=SUM), dims)
+    changes |= {"grad_output": grad.to(call.results[0].dtype), "reduction": SUM}
+    return Padded(call.run(**changes), dims)

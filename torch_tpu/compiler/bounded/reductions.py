@@ -117,9 +117,8 @@ def _softmax(call: Call) -> Any:
 
 @rule(aten._softmax_backward_data, aten._log_softmax_backward_data)
 def _softmax_backward(call: Call) -> Any:
-    grad, output = call.padded("grad_output"), call.padded("output")
-    over = call.dims_of("output")
-    return like(grad, call.run(grad_output=call.context.fill(grad, over, 0), output=call.context.fill(output, over, 0)))
+    operands, over = call.agreeing("grad_output", "output"), call.dims_of("output")
+    return like(operands["output"], call.run(**{name: call.context.fill(x, over, 0) for name, x in operands.items()}))
 
 
 @rule(aten.sort, aten.topk)

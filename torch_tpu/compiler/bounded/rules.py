@@ -44,6 +44,12 @@ class Call:
             return list(range(rank))
         return [d % max(rank, 1) for d in (listed if isinstance(listed, (list, tuple)) else [listed])]
 
+    def agreeing(self, *names: str) -> dict[str, Padded]:
+        """Tensor arguments whose dimensions are the same, or 1, with their padding in the same places."""
+        operands = {name: self.padded(name) for name in names if self.has(name)}
+        dims = broadcast(list(operands.values()))
+        return {name: aligned(self.context, x, dims) for name, x in operands.items()}
+
     @property
     def results(self) -> list[Tensor]:
         """The results as torch traced them, with symbolic sizes."""
@@ -174,4 +180,5 @@ def same(call: Call) -> Any:
 
 @rule(aten.native_dropout_backward)
 def _dropout_backward(call: Call) -> Any:
-    return like(call.padded("grad_output"), call.run())
+    operands = call.agreeing("grad_output", "mask")
+    return like(operands["grad_output"], call.run(**operands))

@@ -26,20 +26,24 @@ from torch_tpu.compiler.bounded.rules import Call, aten, broadcast, like, rule
 
 
 def _split(call: Call, x: Padded, d: int, sizes: list[Expression]) -> Padded:
-    """With padding at the end of each part that a view makes of a dimension, not of the whole."""
+    """With padding at the end of each part that a view makes of a dimension and those behind it, not of the whole."""
     before = math.prod((size_of(dim) for dim in x.dims[:d]), start=sympy.Integer(1))
     products = [math.prod(sizes[:i], start=sympy.Integer(1)) for i in range(len(sizes) + 1)]
-    after = before * size_of(x.dims[d])
+    end, after = d + 1, before * size_of(x.dims[d])
+    while after not in products and end < len(x.dims) and is_static(x.dims[end]):
+        after, end = after * size_of(x.dims[end]), end + 1
     if before not in products or after not in products:
         return x
     parts = sizes[products.index(before) : products.index(after)]
-    return call.context.laid_out(x, d, normal(factor for size in parts for factor in call.context.dim(size)))
+    merged = (*x.dims[:d], normal(factor for dim in x.dims[d:end] for factor in dim), *x.dims[end:])
+    whole = Padded(x.tensor.reshape([bound_of(dim) for dim in merged]), merged)
+    return call.context.laid_out(whole, d, normal(factor for size in parts for factor in call.context.dim(size)))
 
 
 @rule(aten.view.default, aten._unsafe_view, aten.reshape)
 def _view(call: Call) -> Padded:
     x, sizes = call.padded("self"), [expression_of(size) for size in call.results[0].shape]
-    for d in x.dynamic:
+    for d in reversed(x.dynamic):
         if len(x.dims[d]) == 1:
             x = _split(call, x, d, sizes)
     dims = regroup(x.dims, sizes)
@@ -158,23 +162,22 @@ def _select(call: Call) -> Padded:
     return Padded(one.tensor.squeeze(d), one.dims[:d] + one.dims[d + 1 :])
 
 
-def _placed(call: Call, grad: Padded, d: int, start: Expression, sizes: Any) -> Padded:
-    """Zeros of these sizes with `grad` from `start` on along a dimension."""
+def _placed(call: Call, grad: Padded, d: int, start: Expression, step: int, sizes: Any) -> Padded:
+    """Zeros of these sizes with `grad` at start, start + step, ... along a dimension."""
     dim = call.context.dim(expression_of(sizes[d]))
     own = bound_of(grad.dims[d])
     at = call.context.positions(bound_of(dim)) - call.context.number(start)
-    outside = ((at < 0) | (at >= call.context.number(single(grad.dims[d]).size))).view([-1] + [1] * (len(grad.dims) - d - 1))
-    return _replace(grad, d, grad.tensor.index_select(d, at.clamp(0, own - 1)).masked_fill(outside, 0), dim)
+    outside = (at < 0) | (at % step != 0) | (at // step >= call.context.number(single(grad.dims[d]).size))
+    taken = grad.tensor.index_select(d, (at // step).clamp(0, own - 1))
+    return _replace(grad, d, taken.masked_fill(outside.view([-1] + [1] * (len(grad.dims) - d - 1)), 0), dim)
 
 
 @rule(aten.slice_backward)
 def _slice_backward(call: Call) -> Padded:
     grad = call.padded("grad_output")
     d = call["dim"] % len(grad.dims)
-    if call["step"] != 1:
-        raise UnboundedError("the gradient of a slice with a step")
     sizes = call.results[0].shape
-    return _placed(call, grad, d, _start(call["start"] or 0, expression_of(sizes[d])), sizes)
+    return _placed(call, grad, d, _start(call["start"] or 0, expression_of(sizes[d])), call["step"], sizes)
 
 
 @rule(aten.select_backward)
@@ -182,7 +185,7 @@ def _select_backward(call: Call) -> Padded:
     grad, sizes = call.padded("grad_output"), call.results[0].shape
     d = call["dim"] % len(sizes)
     row = Padded(grad.tensor.unsqueeze(d), (*grad.dims[:d], (), *grad.dims[d:]))
-    return _placed(call, row, d, _start(call["index"], expression_of(sizes[d])), sizes)
+    return _placed(call, row, d, _start(call["index"], expression_of(sizes[d])), 1, sizes)
 
 
 @rule(aten.split, aten.split_with_sizes, aten.chunk, aten.unbind)
@@ -290,22 +293,28 @@ def _stack(call: Call) -> Padded:
 
 @rule(aten.constant_pad_nd)
 def _constant_pad(call: Call) -> Padded:
-    x, pad = call.padded("self"), call["pad"]
-    padded = [len(x.dims) - 1 - i // 2 for i, count in enumerate(pad) if count != 0]
-    dynamic = {d for d in padded if not is_static(x.dims[d])}
-    if any(
-        isinstance(count, Size) or (count < 0 and d in dynamic)
-        for count, d in zip((n for n in pad if n != 0), padded, strict=True)
-    ):
-        raise UnboundedError("padding of a size that changes")
-    filled = call.context.fill(x, sorted(dynamic), call["value"])
-    dims = tuple(
-        call.context.dim(size_of(dim) + sum(pad[2 * (len(x.dims) - 1 - d) :][:2])) if d in padded else dim
-        for d, dim in enumerate(x.dims)
-    )
-    for d in dynamic:
-        single(x.dims[d])
-    return Padded(call.run(self=filled), dims)
+    x, pad = call.padded("self"), [_expression(count) for count in call["pad"]]
+    rest = list(pad)  # of the dimensions without padding, which the op itself does
+    for i in range(0, len(pad), 2):
+        d = len(x.dims) - 1 - i // 2
+        if is_static(x.dims[d]) and all(isinstance(count, int) for count in pad[i : i + 2]):
+            continue
+        rest[i : i + 2] = [0, 0]
+        if pad[i : i + 2] != [0, 0]:
+            x = _extended(call, x, d, pad[i], pad[i + 1])
+    value = call.run(self=x, pad=rest)
+    dims = (dim if n == bound_of(dim) else static(n) for dim, n in zip(x.dims, value.shape, strict=True))
+    return Padded(value, tuple(dims))
+
+
+def _extended(call: Call, x: Padded, d: int, left: Expression, right: Expression) -> Padded:
+    """A dimension with the pad's value before and behind its real elements, or with fewer of them."""
+    own, size = bound_of(x.dims[d]), single(x.dims[d]).size
+    dim = call.context.dim(size + left + right)
+    at = call.context.positions(bound_of(dim)) - call.context.number(left)
+    outside = ((at < 0) | (at >= call.context.number(size))).view([-1] + [1] * (len(x.dims) - d - 1))
+    tensor = x.tensor.index_select(d, at.clamp(0, own - 1)).masked_fill(outside, call["value"])
+    return _replace(x, d, tensor, dim)
 
 
 # --- new tensors --------------------------------------------------------------------------------------------------------------
