@@ -21,7 +21,7 @@ TORCH_INDEX ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 TPU_COMPILE_ARGS ?=
-SOURCES := $(wildcard core/*/*.[ch] core/op/*.def core/Makefile bridge/* torch_tpu/*.py torch_tpu/*/*.py) \
+SOURCES := $(wildcard core/*/*.[ch] core/op/*.def core/Makefile bridge/* torch_tpu/*.py torch_tpu/*/*.py torch_tpu/*/*/*.py) \
   _torch_tpu_autoload.py pyproject.toml setup.py build_tools/backend.py README.md
 INSTALLED := $(VENV)/torch_tpu.installed
 

@@ -1,9 +1,10 @@
 """torch.compile with sizes that change: programs for upper bounds, whose padding must never be seen.
 
-The arguments are slices of larger tensors that hold NaN (or an index out of range) elsewhere. Such a slice is taken as it is, so
-what is beyond it is the padding of the program.
+The arguments are slices of larger tensors that hold NaN (or an index out of range) elsewhere. Such a slice is taken as it
+is, so what is beyond it is the padding of the program.
 """
 
+import copy
 import math
 
 import pytest
@@ -75,7 +76,7 @@ def check(function, make, sizes=SIZES, tolerance=2e-6):
     for size in sizes:
         pairs = make(size)
         mark(*(pair[0] for pair in pairs))
-        results, count = programs(lambda: step(*(pair[0] for pair in pairs)))  # noqa: B023
+        results, count = programs(lambda: step(*(pair[0] for pair in pairs)))
         made += count
         expected = function(*(pair[1] for pair in pairs))
         torch.testing.assert_close(results, expected, rtol=tolerance, atol=tolerance, check_device=False)
@@ -101,14 +102,26 @@ FUNCTIONS = {
     "positions of extremes": lambda x: (x.argmax(1), x.argmin(1), x.argmax(-1)),
     "extremes of integers": lambda x: ((x * 9).int().amax(1), (x * 9).int().amin(1), (x * 9).int().argmax(1)),
     "products": lambda x: (x.prod(1), (x > 0).all(1), (x > 0).any(1), x.count_nonzero(1), (x > 9).any()),
-    "norms": lambda x: (x.norm(), x.norm(dim=1), x.norm(1, dim=1), torch.linalg.vector_norm(x, math.inf, 1), F.normalize(x, dim=1)),
+    "norms": lambda x: (
+        x.norm(),
+        x.norm(dim=1),
+        x.norm(1, dim=1),
+        torch.linalg.vector_norm(x, math.inf, 1),
+        F.normalize(x, dim=1),
+    ),
     "logsumexp": lambda x: (x.logsumexp(1), x.logsumexp(2)),
     "softmax": lambda x: (x.softmax(1), x.log_softmax(1), x.softmax(-1)),
     "running": lambda x: (x.cumsum(1), x.cumprod(1), x.cumsum(2), x.cummax(1)[0], x.logcumsumexp(1)),
     "sort": lambda x: (*x.sort(1), *x.sort(1, descending=True), *x.sort(2)),
     "topk": lambda x: (*x.topk(3, 1), *x.topk(3, 1, largest=False), *x.topk(2, 2)),
     "last": lambda x: (x[:, -1], x[:, -3:], x[:, :-2], x[:, 2:], x[:, 1:-1], x[:, 3], x[:, ::2], x[:, 1::3]),
-    "views": lambda x: (x.transpose(1, 2), x.reshape(x.shape[0], -1), x.reshape(-1, 8), x.unflatten(2, (2, 4)).sum(2), x.flatten()),
+    "views": lambda x: (
+        x.transpose(1, 2),
+        x.reshape(x.shape[0], -1),
+        x.reshape(-1, 8),
+        x.unflatten(2, (2, 4)).sum(2),
+        x.flatten(),
+    ),
     "merged": lambda x: (x.reshape(-1, 8).sum(0), x.flatten().mean(), x.reshape(-1, 8).amax(0), x.reshape(-1, 4).softmax(0)),
     "heads": lambda x: x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2).reshape(x.shape[0] * 2, x.shape[1], 4),
     "expand": lambda x: (x[:, :1].expand(-1, x.shape[1], -1) + x, x.new_zeros(x.shape[1]) + x.sum((0, 2)), x.repeat(2, 1, 1)),
@@ -179,7 +192,9 @@ PAIRS = {
     "scatter": (lambda x, i: torch.zeros(9, 8, device=x.device).index_add(0, i[0], x[0]), 9),
     "one hot": (lambda x, i: F.one_hot(i, 9).float().sum(1), 9),
     "key padding": (
-        lambda x, i: F.scaled_dot_product_attention(x, x, x, attn_mask=(i % 2 == 0)[:, None, :] | torch.eye(1, device=x.device).bool()),
+        lambda x, i: F.scaled_dot_product_attention(
+            x, x, x, attn_mask=(i % 2 == 0)[:, None, :] | torch.eye(1, device=x.device).bool()
+        ),
         9,
     ),
 }
@@ -229,7 +244,7 @@ def test_64_lengths_take_at_most_8_programs(dynamism, no_fallback):
         for length in lengths(64):
             tokens = torch.randint(0, 64, (2, length))
             given = tokens.to("tpu")
-            result, count = programs(lambda: step(given))  # noqa: B023
+            result, count = programs(lambda: step(given))
             made += count
             torch.testing.assert_close(result.cpu(), model(tokens), rtol=1e-4, atol=1e-4)
     assert 2 <= made <= 8
@@ -260,8 +275,8 @@ def test_training_at_changing_lengths(whole, no_fallback):
 
         def step():
             if whole:
-                return whole_step(on_tpu)  # noqa: B023
-            loss = part(model, on_tpu)  # noqa: B023
+                return whole_step(on_tpu)
+            loss = part(model, on_tpu)
             loss.backward()
             return loss
 
@@ -280,7 +295,16 @@ DIFFERENTIABLE = [
     name
     for name in FUNCTIONS
     if name
-    not in ("running", "positions of extremes", "extremes of integers", "products", "half precision", "factories", "numbers", "triangles")
+    not in (
+        "running",
+        "positions of extremes",
+        "extremes of integers",
+        "products",
+        "half precision",
+        "factories",
+        "numbers",
+        "triangles",
+    )
 ]
 
 
@@ -303,8 +327,173 @@ def test_gradients_at_changing_sizes(name, no_fallback):
         mark(*(pair[0] for pair in pairs))
         x, reference = (value.detach().requires_grad_() for value in pairs[0])
         torch._dynamo.mark_dynamic(x, 1)
-        (grad,), count = programs(lambda: torch.autograd.grad(step(x, *(pair[0] for pair in pairs[1:])), x))  # noqa: B023
+        (grad,), count = programs(lambda: torch.autograd.grad(step(x, *(pair[0] for pair in pairs[1:])), x))
         (expected,) = torch.autograd.grad(total(reference, *(pair[1] for pair in pairs[1:])), reference)
         torch.testing.assert_close(grad.cpu(), expected, rtol=2e-5, atol=2e-5)
         made.append(count)
     assert made[1:] == [0, 0]
+
+
+# --- bounds -------------------------------------------------------------------------------------------------------------------
+
+
+def rows(count, width):
+    """A width of its own for each test, so that no program of another one fits."""
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(count))
+
+
+def programs_at(function, sizes, width, **bounds):
+    """How many programs each size made."""
+    made = []
+    for size in sizes:
+        x = rows(size, width)
+        given = x.to("tpu")
+        torch._dynamo.mark_dynamic(given, 0, **bounds)
+        result, count = programs(lambda: function(given))
+        torch.testing.assert_close(result.cpu(), x.softmax(0).sum(1), rtol=1e-5, atol=1e-6)
+        made.append(count)
+    return made
+
+
+def column_softmax(x):
+    return x.softmax(0).sum(1)
+
+
+def test_buckets_are_powers_of_two():
+    assert programs_at(compiled(column_softmax), (5, 7, 8, 9, 16, 6), 21) == [1, 0, 0, 1, 0, 0]
+
+
+def test_one_bound_grows():
+    torch.tpu.dynamism = "bounded"
+    assert programs_at(compiled(column_softmax), (5, 20, 9, 30, 3), 22) == [1, 1, 0, 0, 0]
+
+
+def test_off_makes_a_program_for_each_size():
+    torch.tpu.dynamism = "off"
+    assert programs_at(compiled(column_softmax), (5, 7, 5), 23) == [1, 1, 0]
+
+
+def test_the_users_bound():
+    torch.tpu.dynamism = "bounded"
+    assert programs_at(compiled(column_softmax), (5, 40, 9), 24, min=2, max=48) == [1, 0, 0]
+
+
+def test_bounds_stay_below_what_the_graph_can_take():
+    table = torch.randn(20, 25).to("tpu")  # sizes up to 20, and the next power of two is 32
+
+    def function(x):
+        return x + table[: x.shape[0]]
+
+    step = compiled(function, fullgraph=True)
+    for size in (17, 20, 19):
+        given = rows(size, 25).to("tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        torch.testing.assert_close(step(given), given + table[:size])
+
+
+def test_batch_and_length_change(no_fallback):
+    torch.manual_seed(0)
+    model = Transformer(66)
+    on_tpu = copy.deepcopy(model).to("tpu")
+    step = torch.compile(on_tpu, backend="tpu", dynamic=True)
+    made = 0
+    with torch.no_grad():
+        for batch, length in ((3, 40), (4, 33), (3, 64), (4, 50)):
+            tokens = torch.randint(0, 66, (batch, length))
+            given = tokens.to("tpu")
+            result, count = programs(lambda: step(given))
+            made += count
+            torch.testing.assert_close(result.cpu(), model(tokens), rtol=1e-4, atol=1e-4)
+    assert made == 1
+
+
+def test_dynamism_is_checked():
+    with pytest.raises(ValueError, match="'off', 'bucket' or 'bounded', got 'some'"):
+        torch.tpu.dynamism = "some"
+
+
+def test_a_graph_without_a_bounded_form_has_exact_sizes(caplog):
+    """The values of no op depend on whether there is a rule for it."""
+
+    def function(x):
+        return torch.linalg.inv(x @ x.t() + torch.eye(x.shape[0], device=x.device))
+
+    step = compiled(function)
+    for size in (5, 7):
+        x = rows(size, 26)
+        given = x.to("tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        torch.testing.assert_close(step(given).cpu(), function(x), rtol=1e-3, atol=1e-4)
+    assert "has a program for each size" in caplog.text
+    assert "linalg" in caplog.text
+
+
+# --- what the user may do with results ----------------------------------------------------------------------------------------
+
+
+def test_results_are_tensors_of_their_own():
+    @compiled
+    def function(x):
+        return x * 2, x.sum(0)
+
+    for size in (5, 7):
+        given = rows(size, 27).to("tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        doubled, _ = function(given)
+        assert doubled._base is None
+        assert doubled.is_contiguous()
+        expected = given * 2
+        doubled.add_(1).view(-1)[0] = 5
+        expected.add_(1).view(-1)[0] = 5
+        torch.testing.assert_close(doubled, expected)
+        torch.testing.assert_close(given * 2 + 1, (given.cpu() * 2 + 1).to("tpu"))
+
+
+def test_results_are_arguments_without_copies():
+    """The result of one program is the argument of the next one."""
+    step = compiled(lambda x: x.cumsum(0) * 0.5)
+    for size in (9, 12, 14):
+        x = rows(size, 28)
+        given = x.to("tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        first = step(given)
+        torch._dynamo.mark_dynamic(first, 0)
+        second, count = programs(lambda: step(first))
+        torch.testing.assert_close(second.cpu(), (x.cumsum(0) * 0.5).cumsum(0) * 0.5, rtol=1e-5, atol=1e-5)
+        assert count == 0
+
+
+def test_indices_beyond_the_real_size_are_refused():
+    step = compiled(lambda x, i: x[i])
+    for size in (9, 12):
+        given, index = rows(size, 29).to("tpu"), torch.tensor([1, size - 1, -size], device="tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        torch.testing.assert_close(step(given, index), given[index])
+    with pytest.raises(IndexError, match="out of bounds"):
+        step(given, index + 1)
+        torch.tpu.synchronize()
+
+
+def test_saved_activations_may_be_packed():
+    """Hooks of saved tensors see real elements only."""
+    step = compiled(lambda x, w: (x @ w).relu().reshape(-1, 4).softmax(1).square().sum())
+    for size in (9, 12):
+        x, w = rows(size, 30), rows(30, 8)
+        mine = [x.to("tpu").requires_grad_(), w.to("tpu").requires_grad_()]
+        torch._dynamo.mark_dynamic(mine[0], 0)
+        with torch.autograd.graph.save_on_cpu():
+            loss = step(*mine)
+        theirs = [x.requires_grad_(), w.requires_grad_()]
+        expected = (x @ w).relu().reshape(-1, 4).softmax(1).square().sum()
+        for a, b in zip(torch.autograd.grad(loss, mine), torch.autograd.grad(expected, theirs), strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_at_changing_sizes():
+    step = compiled(lambda x: F.dropout(x, 0.5))
+    for size in (100, 120):
+        given = torch.ones(size, 31, device="tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        result = step(given).cpu()
+        assert set(result.unique().tolist()) == {0.0, 2.0}
+        assert abs(result.mean() - 1) < 0.1

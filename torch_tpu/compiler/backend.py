@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from torch_tpu import _C
 from torch_tpu.compiler import bounded, partition
@@ -58,8 +58,8 @@ def _results(is_forward: bool) -> bounded.Results:
     if metadata is None:
         return bounded.Results()
     first = metadata.num_mutated_inp_runtime_indices
-    kinds = (OutputType.alias_of_input, OutputType.is_input)
-    aliases = frozenset(first + i for i, info in enumerate(metadata.output_info) if info.output_type in kinds)
+    own = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+    aliases = frozenset(first + i for i, info in enumerate(metadata.output_info) if info.output_type not in own)
     return bounded.Results(metadata.num_forward_returns if is_forward else sys.maxsize, aliases)
 
 

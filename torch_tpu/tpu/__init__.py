@@ -146,8 +146,8 @@ class _TpuModule(types.ModuleType):
     def dynamism(self) -> str:
         """Which programs ``torch.compile`` makes for sizes that change; see docs/compile.md.
 
-        ``"bucket"``: one for each power of two that is an upper bound of the sizes. ``"bounded"``: one for the largest bound that
-        was needed so far. ``"off"``: one for each size.
+        ``"bucket"``, at first: one for each power of two that is an upper bound of sizes. ``"bounded"``: one for the largest
+        bound that was needed so far. ``"off"``: one for each size.
         """
         return modes.get_dynamism()
 

@@ -38,7 +38,7 @@ class Context:
     """Bounds and real sizes of the symbols, and what is made of them: masks of padding, numbers."""
 
     def __init__(self, bounds: Mapping[sympy.Symbol, int], sizes: Mapping[sympy.Symbol, Tensor]) -> None:
-        self.bounds, self._sizes = bounds, sizes
+        self.bounds, self._sizes = bounds, dict(sizes)
         self._ranges = {symbol: ValueRanges(1, bound) for symbol, bound in bounds.items()}
         self._numbers: dict[Expression, Tensor] = {}
         self._padding: dict[Dim, Tensor] = {}

@@ -1,17 +1,18 @@
 """How the elements of a tensor of changing sizes lie in one of fixed sizes.
 
-A program is compiled for upper bounds. A dimension whose size changes is padded to its bound: the real elements come first. When
-dimensions are merged, as in ``x.view(batch * length, 768)``, the padding lies between the real elements, so a dimension is a
-list of factors, each with a bound and a real size; the real elements are those whose every digit is below the real size.
+A program is compiled for upper bounds. A dimension whose size changes is padded to its bound: the real elements come first.
+When dimensions are merged, as in ``x.view(batch * length, 768)``, the padding lies between the real elements, so a dimension
+is a list of factors, each with a bound and a real size; the real elements are those whose every digit is below the real size.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
 
-Expression = int | sympy.Expr
+Expression = Any  # an int, or a sympy expression in the symbols of Dynamo's shape environment
 
 
 class UnboundedError(Exception):
@@ -23,7 +24,7 @@ class Factor:
     """A digit of a dimension's index: below `size` where the element is real, and always below `bound`."""
 
     bound: int
-    size: Expression  # in the symbols of Dynamo's shape environment
+    size: Expression
 
     @property
     def is_static(self) -> bool:
@@ -75,7 +76,7 @@ def normal(factors: Iterable[Factor]) -> Dim:
 
 
 def quotient(whole: Expression, part: Expression) -> Expression | None:
-    """whole / part if that is free of fractions."""
+    """Whole / part if that is free of fractions."""
     if isinstance(whole, int) and isinstance(part, int):
         return whole // part if part and whole % part == 0 else None
     ratio = sympy.cancel(sympy.sympify(whole) / part)
@@ -90,7 +91,7 @@ def regroup(dims: Dims, sizes: Sequence[Expression]) -> Dims:
     result = []
     for size in sizes:
         rest: Expression = size
-        factors = []
+        factors: list[Factor] = []
         while rest != 1:
             factor = left.pop(0) if left else Factor(1, 1)
             more, inner = quotient(rest, factor.size), quotient(factor.size, rest)

@@ -16,9 +16,9 @@ def _power_of_two(size: int) -> int:
 class Bounds:
     """The upper bounds of one size.
 
-    "bucket": the next power of two, so that at most half is padding. "bounded": the largest that was ever needed, so that there are
-    as few programs as possible; the user's own, if there is one. No bound is above what Dynamo knows of the size, from
-    ``mark_dynamic(..., max=)`` or from the guards of the graph.
+    "bucket": the next power of two, so that at most half is padding. "bounded": the largest that was needed so far, which makes
+    the fewest programs, or the user's own. No bound is above what Dynamo knows of the size, from ``mark_dynamic(..., max=)`` or
+    from the guards of the graph.
     """
 
     def __init__(self, symbol: sympy.Symbol, known: Any) -> None:

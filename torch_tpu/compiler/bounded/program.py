@@ -13,86 +13,13 @@ from torch import Tensor, fx
 from torch.utils._sympy.printers import PythonPrinter
 
 from torch_tpu import _C
-from torch_tpu.compiler.bounded import layers as _layers  # noqa: F401  (registers its rules)
-from torch_tpu.compiler.bounded import policy, rules
+from torch_tpu.compiler.bounded import policy
 from torch_tpu.compiler.bounded.context import Context, expression_of
-from torch_tpu.compiler.bounded.layout import Padded, Size, UnboundedError, as_padded, bound_of, is_static, size_of
+from torch_tpu.compiler.bounded.layout import Padded, Size, UnboundedError, bound_of, is_static, size_of
+from torch_tpu.compiler.bounded.recording import Recording
 from torch_tpu.tpu.modes import get_dynamism
 
 log = logging.getLogger("torch_tpu.compiler")
-
-
-class _Recording(fx.Interpreter):
-    """Runs a graph on padded tensors while the core records."""
-
-    def __init__(self, module: fx.GraphModule, context: Context) -> None:
-        super().__init__(module)
-        self.context = context
-
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input: a padded tensor, a size, or anything else as it is."""
-        value, traced = super().placeholder(target, args, kwargs), self.node.meta.get("val")
-        if not isinstance(traced, Tensor):
-            return _as_size(traced, value)
-        dims = self.context.dims(traced.shape)
-        return value if all(map(is_static, dims)) else Padded(value, dims)
-
-    def run_node(self, node: fx.Node) -> Any:
-        """The value of a node."""
-        self.node = node
-        try:
-            return super().run_node(node)
-        except UnboundedError as error:
-            raise UnboundedError(f"{node.format_node()}: {error}{_line(node)}") from error
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an op, by its rule where sizes change."""
-        traced = self.node.meta.get("val")
-        if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return _as_size(traced, None)
-        if not isinstance(target, torch._ops.OperatorBase):
-            return super().call_function(target, args, kwargs)
-        changing = any(isinstance(each, (Padded, Size)) for each in rules.leaves([*args, *kwargs.values()]))
-        if not changing and all(isinstance(n, int) for n in _sizes_of(traced)):
-            return super().call_function(target, args, kwargs)
-        rule = rules.find(target)
-        if rule is None:
-            raise UnboundedError("this op has no form for upper bounds")
-        value = rule(rules.Call(self.context, self.node, args, kwargs))
-        return self._checked(value, traced)
-
-    def _checked(self, value: Any, traced: Any) -> Any:
-        """The results, whose real sizes must be those that torch traced."""
-        if isinstance(traced, (list, tuple)):
-            return [self._checked(each, one) for each, one in zip(value, traced, strict=True)]
-        if not isinstance(traced, Tensor) or value is None:
-            return _as_size(traced, value)
-        padded = as_padded(value)
-        fits = len(padded.dims) == traced.ndim and tuple(map(bound_of, padded.dims)) == tuple(padded.tensor.shape)
-        if not fits or any(
-            sympy.expand(size_of(d) - expression_of(n)) != 0 for d, n in zip(padded.dims, traced.shape, strict=True)
-        ):
-            raise UnboundedError(f"the result's sizes {padded.dims} are not {tuple(traced.shape)}; please report this")
-        return padded if padded.dynamic else padded.tensor
-
-
-def _as_size(traced: Any, value: Any) -> Any:
-    expression = expression_of(traced)
-    return Size(expression) if isinstance(expression, sympy.Basic) else value if traced is None else expression
-
-
-def _sizes_of(traced: Any) -> list[Any]:
-    tensors = [each for each in rules.leaves(traced) if isinstance(each, Tensor)]
-    return [expression_of(size) for tensor in tensors for size in tensor.shape]
-
-
-def _line(node: fx.Node) -> str:
-    """Where the user's code has a node: its innermost line."""
-    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
-    return f" ({lines[-2]}: {lines[-1]})" if len(lines) > 1 else ""
-
-
-# --- running ------------------------------------------------------------------------------------------------------------------
 
 Numbers = Sequence[int]
 
@@ -126,7 +53,7 @@ def _padded_view(tensor: Tensor, bounds: Sequence[int]) -> Tensor:
     """The tensor with the bounds' sizes: a view if it lies in a larger one of these bounds, a copy otherwise."""
     if tuple(tensor.shape) == tuple(bounds):
         return tensor
-    strides, offset = tensor.stride(), tensor.storage_offset()
+    strides, offset = tensor.stride(), int(tensor.storage_offset())
     end = offset + sum((size - 1) * stride for size, stride in zip(bounds, strides, strict=True)) + 1
     if strides == tuple(_strides_of(bounds, strides)) and end * tensor.itemsize <= tensor.untyped_storage().nbytes():
         return _C._restride(tensor, bounds, strides, offset)
@@ -164,8 +91,9 @@ class _Bounded:
     def _record(self, *values: Any) -> list[Any]:
         count = len(self.graph.traced)
         context = Context(self.bounds, dict(zip(self.symbols, values[count:], strict=True)))
-        results = _Recording(self.graph.module, context).run(*values[:count])
-        self.outputs, recorded = [], []
+        results = Recording(self.graph.module, context).run(*values[:count])
+        recorded: list[Tensor] = []
+        self.outputs = []
         for i, (node, value) in enumerate(zip(self.graph.returned, results, strict=True)):
             output = self._output(context, i, node, value, len(recorded))
             self.outputs.append(output)
@@ -194,7 +122,7 @@ class _Bounded:
         return _compiled([expression_of(each) for each in expressions], self.symbols)
 
     def _described(self, traced: Tensor) -> _Output:
-        """A view of an input that AOTAutograd makes itself, of which it asks the sizes and strides only."""
+        """A view that AOTAutograd makes itself, for which it asks the sizes and strides only."""
         numbers = self._function([*traced.shape, *traced.stride(), traced.storage_offset()])
         rank, dtype = traced.ndim, traced.dtype
 
@@ -211,7 +139,7 @@ class _Bounded:
 
         def make(given: list[Any], results: list[Any], sizes: Numbers) -> Tensor:
             tensor = results[place]
-            return _C._restride(tensor, real(*sizes), tensor.stride(), tensor.storage_offset())
+            return _C._restride(tensor, real(*sizes), tensor.stride(), int(tensor.storage_offset()))
 
         return _Output(make, value.tensor)
 
@@ -223,8 +151,8 @@ class _Bounded:
         real = self._function([size_of(dim) for dim in value.dims])
 
         def make(given: list[Any], results: list[Any], sizes: Numbers) -> Tensor:
-            numbers = real(*sizes)
-            return _C._restride(results[place], numbers, _strides_of(numbers, strides), 0)
+            numbers, tensor = real(*sizes), results[place]
+            return _C._restride(tensor, numbers, _strides_of(numbers, strides), int(tensor.storage_offset()))
 
         return _Output(make, context.compact(ordered))
 
@@ -252,8 +180,8 @@ class Results:
 class Graph:
     """A graph whose sizes change, with a program for each set of bounds.
 
-    Of the results only the first ``visible`` are seen by the user; later ones go to a program for the same bounds and keep their
-    padding. Those in ``aliases`` are views of inputs.
+    Of the results only the first ``visible`` are seen by the user; later ones go to a program for the same bounds and keep
+    their padding. Those in ``aliases`` are views that AOTAutograd makes anew, of inputs or of other results.
     """
 
     def __init__(self, name: str, module: fx.GraphModule, fast_math: bool, results: Results) -> None:
@@ -290,6 +218,7 @@ class Graph:
         return self._symbolic()[0].node.shape_env.var_to_range[symbol]
 
     def __call__(self, values: list[Any]) -> list[Any]:
+        """Runs the program for the sizes of these inputs."""
         sizes = [values[place] if d is None else values[place].shape[d] for place, d in self.sources.values()]
         bounds = tuple(each.bound(size) for each, size in zip(self.policies, sizes, strict=True))
         if bounds not in self._programs:

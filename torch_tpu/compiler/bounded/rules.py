@@ -21,8 +21,9 @@ class Call:
     """A node of a graph with the values of its arguments, by the names of its schema."""
 
     def __init__(self, context: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.context, self.node, self.target = context, node, node.target
-        parameters = self.target._schema.arguments
+        target: Any = node.target
+        self.context, self.node, self.target = context, node, target
+        parameters = target._schema.arguments
         given = dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
         self.arguments = {each.name: given.get(each.name, each.default_value) for each in parameters}
 

@@ -228,7 +228,9 @@ def _moved(call: Call) -> Padded:
     for d in dynamic:
         size = call.context.number(single(x.dims[d]).size)
         at = call.context.positions(bound_of(x.dims[d]))
-        source = (at - call.context.number(shifts[[k % len(x.dims) for k in dims].index(d)])) % size if is_roll else size - 1 - at
+        source = (
+            (at - call.context.number(shifts[[k % len(x.dims) for k in dims].index(d)])) % size if is_roll else size - 1 - at
+        )
         tensor = tensor.index_select(d, source.clamp(min=0))
     return like(x, tensor)
 
