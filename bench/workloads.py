@@ -1,4 +1,4 @@
-"""What bench/peer.py measures, in plain torch: the same code runs on "tpu" of either package and on the CPU.
+"""What peer.py and compile.py measure, in plain torch: the same code runs on "tpu" of either package and on the CPU.
 
 A repeated workload is a function of a :class:`Side` that returns the body of one round and the calls in it; one measured once
 returns what it found out.
@@ -16,10 +16,14 @@ LENGTHS = (17, 24, 31, 40, 45, 52, 60, 64, 71, 77, 85, 92, 100, 109, 117, 128)
 
 
 class Side:
-    """A device to run on, and how many programs it has compiled."""
+    """A device to run on, how many programs it has compiled, and the backend of torch.compile there."""
 
-    def __init__(self, device: str, programs: Callable[[], int]) -> None:
-        self.device, self.programs = torch.device(device), programs
+    def __init__(self, device: str, programs: Callable[[], int], backend: str | None = None) -> None:
+        self.device, self.programs, self.backend = torch.device(device), programs, backend
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled function or module; as it is where there is no backend."""
+        return torch.compile(function, backend=self.backend) if self.backend else function
 
     def synchronize(self) -> None:
         """Waits for the device."""
@@ -124,6 +128,59 @@ def resnet_step(side: Side) -> Callable[[], float]:
     return training_step(side, resnet18(), torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,)), adam=False)
 
 
+# --- compiled ---------------------------------------------------------------------------------------------------------------
+
+
+def whole_step(side: Side, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, adam: bool) -> Callable[[], float]:
+    """Forward, backward and update as one compiled function; the loss is read."""
+    model, inputs, labels = model.to(side.device), inputs.to(side.device), labels.to(side.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    @side.compile
+    def step(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+        loss.backward()
+        if adam:
+            optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return lambda: step(inputs, labels).item()
+
+
+def tokens(count: int) -> torch.Tensor:
+    """Batch 4 of so many tokens."""
+    return torch.randint(0, 1024, (4, count))
+
+
+def gpt_whole_step(side: Side) -> Callable[[], float]:
+    """Batch 4 of 128 tokens, AdamW."""
+    torch.manual_seed(0)
+    return whole_step(side, GPT(), tokens(128), tokens(128), adam=True)
+
+
+def resnet_whole_step(side: Side) -> Callable[[], float]:
+    """Batch 8 of 64x64 pictures, forward and backward."""
+    torch.manual_seed(0)
+    return whole_step(side, resnet18(), torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,)), adam=False)
+
+
+def compiled_model_step(side: Side, model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Callable[[], float]:
+    """A step whose model and loss are compiled; backward and AdamW are called as in eager mode."""
+    model, inputs, labels = model.to(side.device), inputs.to(side.device), labels.to(side.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss_of = side.compile(lambda inputs, labels: F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten()))
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = loss_of(inputs, labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
 # --- measured again and again -----------------------------------------------------------------------------------------------
 
 Round = tuple[Callable[[], Any], int]
@@ -193,6 +250,16 @@ def resnet(side: Side) -> Round:
     return steps(resnet_step(side), 5)
 
 
+def gpt_whole(side: Side) -> Round:
+    """Compiled training steps of the small GPT."""
+    return steps(gpt_whole_step(side), 5)
+
+
+def resnet_whole(side: Side) -> Round:
+    """Compiled training steps of ResNet-18 without an optimizer."""
+    return steps(resnet_whole_step(side), 5)
+
+
 def add64m(side: Side) -> Round:
     """Sum of two tensors of 64 MiB into a new one."""
     x, y = side.randn(16 << 20), side.randn(16 << 20)
@@ -235,6 +302,33 @@ def slices(side: Side) -> Found:
 def gpt_first(side: Side) -> Found:
     """The first training step."""
     return timed(side, gpt_step(side))
+
+
+def gpt_compiled_first(side: Side) -> Found:
+    """The first training step with a compiled model."""
+    torch.manual_seed(0)
+    return timed(side, compiled_model_step(side, GPT(), tokens(128), tokens(128)))
+
+
+def gpt_whole_first(side: Side) -> Found:
+    """The first training step, compiled whole."""
+    return timed(side, gpt_whole_step(side))
+
+
+def mlp_compiled_first(side: Side) -> Found:
+    """The first training step of a compiled 512-1024-10 network at batch 64."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return timed(side, compiled_model_step(side, model, torch.randn(64, 512), torch.randint(0, 10, (64,))))
+
+
+def compiled_lengths(side: Side) -> Found:
+    """Forward passes of a compiled model at 16 lengths, the first time."""
+    torch.manual_seed(0)
+    model = side.compile(GPT().to(side.device).eval())
+    inputs = [tokens(length).to(side.device) for length in LENGTHS]
+    with torch.no_grad():
+        return timed(side, lambda: [model(each).cpu() for each in inputs])
 
 
 def lengths(side: Side) -> Found:
