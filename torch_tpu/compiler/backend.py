@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
@@ -109,10 +110,12 @@ def tpu(
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
-    return aot_autograd(
-        fw_compiler=lambda module, _: compile_graph(module, _results(is_forward=True)),
-        bw_compiler=lambda module, _: compile_graph(module, bounded.Results()),
-        inference_compiler=lambda module, _: compile_graph(module, _results(is_forward=False)),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(graph, inputs)
+    # XLA finds common subexpressions itself, and torch's pass for them imports all of Inductor.
+    with functorch_config.patch(cse=False):
+        return aot_autograd(
+            fw_compiler=lambda module, _: compile_graph(module, _results(is_forward=True)),
+            bw_compiler=lambda module, _: compile_graph(module, bounded.Results()),
+            inference_compiler=lambda module, _: compile_graph(module, _results(is_forward=False)),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )(graph, inputs)
