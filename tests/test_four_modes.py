@@ -1,0 +1,137 @@
+"""Random programs of views, writes and aliases in Strict, Debug, DeferAndFuse and torch.compile: all four must agree."""
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies
+
+MODES = torch.tpu.EagerMode
+
+
+def only_write(_):
+    """A step without a result."""
+
+
+STEPS = [
+    lambda a, b: a + b,
+    lambda a, b: a * b - 0.5,
+    lambda a, b: torch.where(a > b, a, b),
+    lambda a, b: torch.cat([a, b])[::2],
+    lambda a, b: torch.relu(a) + b[:1],
+    lambda a, b: a.clone(),
+    lambda a, b: a.flip(0),
+    lambda a, b: a.amax(0, keepdim=True) - b,
+    lambda a, b: (a + 1e8) - 1e8,
+    lambda a, b: a / 3 * 3 + b.sqrt().nan_to_num(0.25),
+    # Views.
+    lambda a, b: a.t(),
+    lambda a, b: a.view(-1).view(4, 4) if a.is_contiguous() else a.transpose(0, 1),
+    lambda a, b: a.unflatten(0, (2, 2)).flatten(0, 1),
+    lambda a, b: a.detach(),
+    lambda a, b: a[:],
+    # Writes.
+    lambda a, b: a.add_(b),
+    lambda a, b: a.mul_(0.5),
+    lambda a, b: only_write(a[1:3].mul_(2)),
+    lambda a, b: only_write(a[:, 0].copy_(b[:, 1] + 0)),
+    lambda a, b: only_write(a.t()[2].fill_(0.25)),
+    lambda a, b: only_write(a[::2].sub_(b[::2] / 2)),
+    lambda a, b: a.masked_fill_(b > 0, -0.125),
+    lambda a, b: a.index_add_(0, torch.tensor([0, 2], device=a.device), b[:2] + 1),
+    lambda a, b: a.copy_(b.clone()),
+    lambda a, b: only_write(a.diagonal().zero_()),
+]
+PROGRAMS = strategies.lists(
+    strategies.tuples(strategies.integers(0, len(STEPS) - 1), strategies.integers(0, 7), strategies.integers(0, 7)),
+    min_size=2,
+    max_size=14,
+)
+
+
+def interpreted(program):
+    """A function of three tensors that returns all tensors that the program made."""
+
+    def function(x, y, z):
+        pool = [x, y, z]
+        for step, i, j in program:
+            result = STEPS[step](pool[i % len(pool)], pool[j % len(pool)])
+            if result is not None and result.shape == (4, 4):
+                pool.append(result)
+        return pool[3:]
+
+    return function
+
+
+def arguments():
+    """Three tensors, two of which are views of one."""
+    base = torch.linspace(-2, 2, 32).reshape(8, 4).to("tpu")
+    return [base[:4], base[2:6].t(), torch.linspace(-1, 1, 16).reshape(4, 4).to("tpu")]
+
+
+def outcome(function):
+    """What a call returns, what it leaves in its arguments, and what a write into each result then changes."""
+    given = arguments()
+    results = function(*given)
+    values = [[each.cpu() for each in [*given, *results]]]
+    for result in results:
+        result.add_(1)
+        values.append([each.cpu() for each in [*given, *results]])
+    return values
+
+
+def same(ours, theirs):
+    """Bit for bit, and with the same aliases, since each write was seen in the same tensors."""
+    assert len(ours) == len(theirs)
+    for mine, others in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, others, strict=True):
+            assert torch.equal(a.view(torch.int32), b.view(torch.int32)), (a, b)
+
+
+@hypothesis.given(PROGRAMS)
+@hypothesis.settings(max_examples=60)
+def test_random_programs(program):
+    function = interpreted(program)
+    with torch.tpu.set_eager_mode(MODES.DEFER_NEVER):
+        expected = outcome(function)
+    for mode in (MODES.DEFER_NEVER_AND_LAUNCH_BLOCKING, MODES.DEFER_AND_FUSE):
+        with torch.tpu.set_eager_mode(mode):
+            same(outcome(function), expected)
+    torch._dynamo.reset()
+    same(outcome(torch.compile(function, backend="tpu", fullgraph=True)), expected)
+
+
+@hypothesis.given(PROGRAMS, strategies.integers(1, 3))
+@hypothesis.settings(max_examples=25)
+def test_random_programs_with_graph_breaks(program, place):
+    """The same cut in two: a tensor and its views go from one graph to the next."""
+    first, second = interpreted(program[: len(program) // place]), interpreted(program)
+
+    def function(x, y, z):
+        made = first(x, y, z)
+        torch._dynamo.graph_break()
+        return made + second(made[-1] if made else x, y, z)
+
+    expected = outcome(function)
+    torch._dynamo.reset()
+    same(outcome(torch.compile(function, backend="tpu")), expected)
+
+
+@pytest.mark.usefixtures("full_float32")
+@hypothesis.given(PROGRAMS)
+@hypothesis.settings(max_examples=25)
+def test_gradients_of_random_programs(program):
+    """Autograd through views and writes."""
+
+    def gradients(compiled):
+        x, y, z = (each.detach().clone().requires_grad_() for each in arguments())
+        function = interpreted(program)
+
+        def loss(x, y, z):
+            results = function(x * 1, y * 1, z * 1)
+            return sum(((each * (i + 1)).tanh().sum() for i, each in enumerate(results)), (x * y * z).sum())
+
+        value = (torch.compile(loss, backend="tpu") if compiled else loss)(x, y, z)
+        return value.detach(), *(each.cpu() for each in torch.autograd.grad(value, (x, y, z)))
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(gradients(compiled=True), gradients(compiled=False), rtol=1e-4, atol=1e-4, equal_nan=True)
