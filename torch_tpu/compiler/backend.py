@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from torch_tpu import _C
-from torch_tpu.compiler import partition
+from torch_tpu.compiler import cache, partition
 
 # torch.compile's modes. XLA has no cheaper and no longer compilation to offer, and launches of programs cost next to nothing.
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -73,6 +73,11 @@ def _program(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runne
     return call
 
 
+def _run_of(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runner:
+    """What runs a graph that AOTAutograd made."""
+    return partition.split(module, lambda part: _program(part, options))
+
+
 def tpu(
     graph: fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
@@ -80,15 +85,11 @@ def tpu(
     known = options or {}
     _check(mode, known)
 
-    def compile_graph(module: fx.GraphModule, _: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        run = partition.split(module, lambda part: _program(part, known))
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-    return aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )(graph, inputs)
+    with cache.enabled(known):
+        return aot_autograd(
+            fw_compiler=cache.compiler(_run_of, known),
+            bw_compiler=cache.compiler(_run_of, known),
+            inference_compiler=cache.compiler(_run_of, known),
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )(graph, inputs)
