@@ -40,8 +40,18 @@ def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 
 
+#: What nodes' metadata must keep of a graph that is written to a cache (cache.py): all that this file asks of it later.
+NEEDS_HOST = "torch_tpu_needs_host"
+
+
+def needs_host(node: fx.Node) -> bool:
+    """Can no program hold this node? The answer stays with the node."""
+    if NEEDS_HOST not in node.meta:
+        node.meta[NEEDS_HOST] = _needs_host(node)
+    return bool(node.meta[NEEDS_HOST])
+
+
 def _needs_host(node: fx.Node) -> bool:
-    """Can no program hold this node?"""
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
@@ -75,7 +85,7 @@ def _stages(graph: fx.Graph, on_host: Collection[fx.Node]) -> dict[fx.Node, int]
             continue
         for written in _writes(node):  # after all that reads what was there before
             least = max([least, *(stages.get(user, 0) for user in written.users if user is not node)])
-        is_program = node not in on_host and not _needs_host(node)
+        is_program = node not in on_host and not needs_host(node)
         stages[node] = least if least % 2 == is_program else least + 1
     return stages
 
