@@ -305,6 +305,37 @@ def test_a_whole_step_is_one_program(name, no_fallback):
     assert executions_of(whole, x, y) == 1
 
 
+@pytest.mark.parametrize("zero_first", [True, False])
+@pytest.mark.parametrize("name", ["AdamW", "RMSprop", "NAdam"])
+def test_a_whole_step_is_captured_once(name, zero_first):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to("tpu")
+    twin = copy.deepcopy(model)
+    optimizer, other = (getattr(torch.optim, name)(each.parameters(), lr=0.05) for each in (model, twin))
+
+    def step(model, optimizer, x, y):
+        if zero_first:
+            optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if not zero_first:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    whole = compiled(functools.partial(step, model, optimizer))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for _ in range(4):
+        x, y = random(5, 6), random(5, 3)
+        torch.testing.assert_close(whole(x, y), step(twin, other, x, y), rtol=1e-5, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    for one, two in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert [set(state) for state in optimizer.state.values()] == [set(state) for state in other.state.values()]
+    x, y = random(7, 6), random(7, 3)  # captured again, now that the parameters are known to Dynamo
+    torch.testing.assert_close(whole(x, y), step(twin, other, x, y), rtol=1e-5, atol=1e-5)
+
+
 def test_dropout_follows_the_seed():
     function = compiled(lambda x: F.dropout(x, 0.5))
     x = torch.ones(1000, device="tpu")

@@ -109,11 +109,10 @@ class _Details(autograd_cache.AOTAutogradCacheDetails):
         self.gm = gm
         self.example_inputs = example_inputs
         self.cache_key_tag = torch.compiler.config.cache_key_tag
-        self.torch_version = torch.__version__, torch.version.git_version
-        self.torch_tpu_version = _own_version()
+        self.versions = torch.__version__, torch.version.git_version, _own_version()
         self.default_dtype = torch.get_default_dtype()
         self.default_device = str(torch.get_default_device())
-        self.float32_matmul_precision = torch.get_float32_matmul_precision()
+        self.matmul_precision = torch.get_float32_matmul_precision(), _C._get_precision()
         self.options = _options_of_the_call
 
 
