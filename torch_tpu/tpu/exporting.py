@@ -5,6 +5,7 @@ in a folder and how a C program runs it.
 """
 
 import ctypes
+import functools
 import importlib.metadata
 import json
 import pathlib
@@ -60,10 +61,7 @@ class _Function(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self._function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        self.forward = functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))  # with its names
 
 
 def _capture(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
@@ -83,6 +81,15 @@ def _refuse(what: str) -> RuntimeError:
     return RuntimeError(f"torch.tpu.export: {what}")
 
 
+def _refuse_node(node: fx.Node, error: Exception) -> RuntimeError:
+    why = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
+    return _refuse(f"{node.target} cannot be a part of a program: {why}")
+
+
+def _tags(node: fx.Node) -> Any:
+    return getattr(node.target, "tags", ())
+
+
 def _nodes(module: fx.GraphModule) -> Iterator[fx.Node]:
     for each in module.modules():
         if isinstance(each, fx.GraphModule):
@@ -99,8 +106,6 @@ def _check_graph(module: fx.GraphModule) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides):
             raise _refuse(f"the size of the result of {node.target} depends on the data")
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise _refuse(f"{node.target} draws random numbers; call .eval() on the module first")
         if partition.needs_host(node):
             raise _refuse(f"{node.target} runs on the CPU or needs values on the host, and cannot be a part of a program")
 
@@ -187,10 +192,15 @@ def _record(module: fx.GraphModule, arguments: list[_Argument], outputs: list[_O
 
     try:
         return _C._export_program([each.value.to("tpu") for each in arguments if isinstance(each.value, torch.Tensor)], run)
+    except NotImplementedError as error:
+        if recording.failed is None:  # what the whole program needs
+            drawing = [str(node.target) for node in _nodes(module) if torch.Tag.nondeterministic_seeded in _tags(node)]
+            raise _refuse(f"{error}" + (f" ({', '.join(drawing)})" if drawing else "")) from error
+        raise _refuse_node(recording.failed, error) from error
     except Exception as error:
         if recording.failed is None:
             raise
-        raise _refuse(f"{recording.failed.target} cannot be a part of a program: {error}") from error
+        raise _refuse_node(recording.failed, error) from error
 
 
 # --- the manifest --------------------------------------------------------------------------------------------------------
@@ -218,7 +228,7 @@ class _Weights:
 
 def _describe_inputs(inputs: list[Any], arguments: list[_Argument], weights: _Weights) -> list[dict[str, Any]]:
     tensors = [each for each in arguments if isinstance(each.value, torch.Tensor)]
-    described = []
+    described: list[dict[str, Any]] = []
     for slot, dtype, shape, data in inputs:
         if slot < 0:
             argument = _Argument("constant", f"constant_{len(described)}", torch.frombuffer(bytearray(data), dtype=torch.uint8))
@@ -236,7 +246,7 @@ def _describe_inputs(inputs: list[Any], arguments: list[_Argument], weights: _We
 
 def _describe_outputs(outputs: list[Any], named: list[_Output]) -> list[dict[str, Any]]:
     tensors = iter([each for each in named if each.is_tensor])
-    described = []
+    described: list[dict[str, Any]] = []
     for dtype, shape, message, code in outputs:
         if message is None:
             output = next(tensors)
