@@ -5,6 +5,7 @@ op, while the core records (bridge/compiled.cpp): the same kernels and lowerings
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 # fast_math: XLA may change values, as in (x + 1e8) - 1e8, and keep bfloat16 sums in float32.
 _OPTIONS = {"fast_math": bool}
 
+log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
 
@@ -37,6 +39,17 @@ class _Recording(fx.Interpreter):
     """Runs a graph while the core records, and remembers the node that failed."""
 
     failed: fx.Node | None = None
+    name = "a graph"
+    programs = 0
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the graph gives for these arguments."""
+        self.programs += 1
+        if log.isEnabledFor(logging.INFO):
+            why = "a new graph" if self.programs == 1 else "other sizes, dtypes or layouts of inputs, numbers or modes"
+            count = sum(node.op == "call_function" for node in self.module.graph.nodes)  # type: ignore[union-attr]
+            log.info("%s: program %d, of %d calls, with %d inputs: %s", self.name, self.programs, count, len(args), why)
+        return super().run(*args, **kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
         """The value of a node."""
@@ -55,18 +68,18 @@ def _program(module: fx.GraphModule, options: dict[str, Any]) -> partition.Runne
     """
     arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
     recording = _Recording(module)
-    run: partition.Runner = _C._CompiledGraph(
-        f"compiled graph {next(_numbers)}", arguments, options.get("fast_math", False), recording.run
-    )
+    recording.name = f"compiled graph {next(_numbers)}"
+    run: partition.Runner = _C._CompiledGraph(recording.name, arguments, options.get("fast_math", False), recording.run)
 
     def call(values: list[Any]) -> Any:
         nonlocal run
         try:
             return run(values)
-        except Exception:
+        except Exception as error:
             if recording.failed is None:
                 raise
-        run = partition.split(module, lambda part: _program(part, options), {recording.failed})
+            on_host = {recording.failed: partition.refused(recording.failed, error)}
+        run = partition.split(module, lambda part: _program(part, options), on_host)
         recording.failed = None
         return run(values)
 

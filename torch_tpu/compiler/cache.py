@@ -30,7 +30,7 @@ from torch_tpu.compiler import partition
 Make = Callable[[fx.GraphModule, dict[str, Any]], Callable[[list[Any]], Any]]
 
 # Fake tensors in the metadata would take three quarters of the time that it takes to read a graph.
-_OPTIONS = Options(ops_filter=None, node_metadata_key_filter=partition.NEEDS_HOST.__eq__)
+_OPTIONS = Options(ops_filter=None, node_metadata_key_filter=partition.KEPT.__contains__)
 
 
 def _check_static(graph: fx.Graph) -> None:
@@ -67,6 +67,7 @@ class CompiledCode(OutputCode):
         for module in self._module.modules():
             if isinstance(module, fx.GraphModule):
                 _check_static(module.graph)
+                partition.prepare_to_write(module.graph)
         try:
             self._serialized = GraphPickler.dumps(self._module, _OPTIONS)
         except Exception as error:

@@ -82,8 +82,10 @@ def _refuse(what: str) -> RuntimeError:
 
 
 def _refuse_node(node: fx.Node, error: Exception) -> RuntimeError:
-    why = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
-    return _refuse(f"{node.target} cannot be a part of a program: {why}")
+    from torch_tpu.compiler import partition
+
+    part = partition.refused(node, error)
+    return _refuse(f"{part.op} cannot be a part of a program: {part.reason}")
 
 
 def _tags(node: fx.Node) -> Any:
@@ -106,8 +108,8 @@ def _check_graph(module: fx.GraphModule) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides):
             raise _refuse(f"the size of the result of {node.target} depends on the data")
-        if partition.needs_host(node):
-            raise _refuse(f"{node.target} runs on the CPU or needs values on the host, and cannot be a part of a program")
+        if part := partition.needs_host(node):
+            raise _refuse(f"{part.op} cannot be a part of a program: {part.reason}")
 
 
 @dataclass
