@@ -90,6 +90,7 @@ def test_what_runs_between_programs():
     assert parts["aten.linspace.Tensor_Tensor"].site == line_of("reads values")
     assert "does not exist yet" in parts["aten.linspace.Tensor_Tensor"].reason
     assert [each.name for each in report.fallbacks] == ["aten::linalg_eig"]
+    assert report.fallbacks[0].site.startswith(__file__)  # the line of the call, not of code that torch made
     text = str(report)
     assert "3 ops of compiled graphs between programs" in text and line_of("reads values") in text
     assert not _graph_events.listeners
