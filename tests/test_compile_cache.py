@@ -117,3 +117,23 @@ def test_damaged_entries_are_compiled_anew(first, folder, way):
     values, found = run(folder)
     assert values == first[1]
     assert found["hit"] == 0 and found["compiles"] == 0  # the programs are found
+
+
+EFFECTS = """
+import torch
+function = torch.compile(lambda x: torch.linalg.inv(x * 0) + torch.linalg.eigvals(x).real.sum(), backend="tpu")
+torch.tpu.fallback = "allow"
+try:
+    function(torch.eye(3, device="tpu")).cpu()
+except torch.linalg.LinAlgError:
+    print("singular", torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"])
+function = torch.compile(lambda x: torch.linalg.eigvals(x).real.sum() * 2, backend="tpu")
+print(function(torch.eye(3, device="tpu")).item(), torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"])
+"""
+
+
+def test_graphs_that_need_the_host(tmp_path):
+    """Effects in a fixed order are not kept; what runs between programs is."""
+    caches = {"TORCH_TPU_CACHE_DIR": "off", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_AUTOGRAD_CACHE": ""}
+    assert output_of(EFFECTS, **caches).split() == ["singular", "0", "6.0", "0"]
+    assert output_of(EFFECTS, **caches).split() == ["singular", "0", "6.0", "1"]

@@ -33,9 +33,15 @@ Make = Callable[[fx.GraphModule, dict[str, Any]], Callable[[list[Any]], Any]]
 _OPTIONS = Options(ops_filter=None, node_metadata_key_filter=partition.KEPT.__contains__)
 
 
-def _check_static(graph: fx.Graph) -> None:
-    """Refuses graphs with symbolic sizes: reading one would put the first process's symbols into the second's."""
+def _check(graph: fx.Graph) -> None:
+    """Refuses what AOTAutograd would not call as before, or what belongs to the process.
+
+    Tokens, which order effects, are arguments that AOTAutograd leaves out when it has read an entry. Reading symbolic sizes
+    would put the first process's symbols into the second's.
+    """
     for node in graph.nodes:
+        if node.target is torch.ops.higher_order.with_effects:
+            raise autograd_cache.BypassAOTAutogradCache("effects in a fixed order")
         value = node.meta.get("val")
         for each in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(each, (torch.SymInt, torch.SymFloat, torch.SymBool)) or (
@@ -66,7 +72,7 @@ class CompiledCode(OutputCode):
         assert self._module is not None
         for module in self._module.modules():
             if isinstance(module, fx.GraphModule):
-                _check_static(module.graph)
+                _check(module.graph)
                 partition.prepare_to_write(module.graph)
         try:
             self._serialized = GraphPickler.dumps(self._module, _OPTIONS)

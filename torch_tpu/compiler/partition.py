@@ -185,7 +185,8 @@ def split(
         inputs = [node for node in used if node not in attributes and calls.get(node) != stage]
         results = [node for node in nodes if last_use[node] > stage]
         part = _extract(module, own_attributes + nodes, inputs, results)
-        reasons = [found for found in (on_host.get(node) or needs_host(node) for node in nodes) if found]
+        calls_of_stage = [node for node in nodes if node.target is not operator.getitem]
+        reasons = [found for found in (on_host.get(node) or needs_host(node) for node in calls_of_stage) if found]
         parts.append(
             Part(
                 compile_part(part) if stage % 2 else _on_the_host(part, reasons),
