@@ -18,7 +18,7 @@ static tt_status out_of_memory(void) {
 
 static tt_status read_all(FILE *file, const char *path, tt_string *out) {
   char block[1 << 16];
-  for (size_t size; (size = fread(block, 1, sizeof block, file)) > 0;) tt_string_append_n(out, block, size);
+  while (!feof(file) && !ferror(file)) tt_string_append_n(out, block, fread(block, 1, sizeof block, file));
   if (ferror(file)) return tt_error(TT_VALUE, "%s: %s", path, strerror(errno));
   return tt_string_status(out);
 }
