@@ -2,6 +2,9 @@
 
     python bench/cache.py [--rounds 5] [MODEL ...]
 
+``gpt-compiled`` is the small GPT of workloads.py under torch.compile with loss and optimizer outside, ``gpt-step`` the whole
+step as one graph; their graphs are cached too (docs/compile.md), and the imports of torch.compile come before the clock starts.
+
 Each measurement is a process of its own; the three kinds alternate within a round, and a round's folder is new. Printed:
 medians of the time from the first tensor to the end of the first step (start, model and step; Python's imports are not in
 it), of the step alone, what was compiled and loaded, and the ratio of the first steps.
@@ -20,16 +23,43 @@ from typing import Any
 KINDS = ("off", "filling", "from disk")
 
 
+def compiled(name: str) -> Any:
+    """A training step under torch.compile."""
+    import torch
+    from torch.nn import functional as F
+    from workloads import GPT
+
+    model = GPT().to("tpu")
+    tokens, labels = (torch.randint(0, 1024, (4, 128)).to("tpu") for _ in range(2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    forward = torch.compile(model, backend="tpu") if name == "gpt-compiled" else model
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(forward(tokens).flatten(0, 1), labels.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step if name == "gpt-compiled" else torch.compile(step, backend="tpu")
+
+
+COMPILED = ("gpt-compiled", "gpt-step")
+
+
 def run_one(name: str) -> None:
     """In a process of its own: prints one measurement."""
     import torch
     from models import MODELS
 
+    if name in COMPILED:
+        torch._dynamo.lookup_backend("tpu")
+
     torch.set_num_threads(2)
     torch.manual_seed(0)
     begin = time.perf_counter()
     torch.ones(1, device="tpu").item()
-    step = MODELS[name][0]("tpu")
+    step = compiled(name) if name in COMPILED else MODELS[name][0]("tpu")
     made = time.perf_counter()
     step().item()
     end = time.perf_counter()
@@ -40,7 +70,8 @@ def run_one(name: str) -> None:
 
 def process(name: str, folder: str) -> dict[str, Any]:
     """Runs ``run_one`` with this cache folder."""
-    environment = {**os.environ, "TORCH_TPU_CACHE_DIR": folder}
+    graphs = {"TORCHINDUCTOR_AUTOGRAD_CACHE": "0"} if folder == "off" else {"TORCHINDUCTOR_CACHE_DIR": folder + "/graphs"}
+    environment = {**os.environ, "TORCH_TPU_CACHE_DIR": folder, **graphs}
     command = [sys.executable, __file__, "--one", name]
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 

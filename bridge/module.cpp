@@ -11,6 +11,7 @@
 #include "cache.h"
 #include "compiled.h"
 #include "diagnostics.h"
+#include "exported.h"
 #include "generator.h"
 #include "register.h"
 #include "run/progress.h"
@@ -239,6 +240,7 @@ void define(py::module_ &m) {
   m.def("_aot_compile", &aot_compile);
   define_cache(m);
   define_compiled(m);
+  define_exported(m);
   m.def("_set_decomposition_hook",
         [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
   m.def("_default_generator", [](int index) {

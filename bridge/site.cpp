@@ -22,7 +22,8 @@ std::vector<std::string> &library_dirs() {
 bool is_in_library(const char *file) {
   for (const auto &dir : library_dirs())
     if (std::strncmp(file, dir.c_str(), dir.size()) == 0) return true;
-  return std::strncmp(file, "<frozen ", 8) == 0;
+  // Python's own modules, and code that torch.fx makes for a graph.
+  return std::strncmp(file, "<frozen ", 8) == 0 || std::strncmp(file, "<eval_with_key>", 15) == 0;
 }
 
 char *format(const char *file, int line) {

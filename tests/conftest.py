@@ -4,6 +4,7 @@ import os
 
 # Before torch: a user's cache is no business of the tests, and what it holds must not change their counts.
 os.environ["TORCH_TPU_CACHE_DIR"] = "off"
+os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
 os.environ["TORCH_TPU_CACHE_MODE"] = os.environ["TORCH_TPU_REMOTE_CACHE"] = ""
 
 import hypothesis

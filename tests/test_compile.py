@@ -3,9 +3,11 @@
 import copy
 import functools
 import random as random_choice
+import threading
 
 import pytest
 import torch
+from helpers import output_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -305,6 +307,37 @@ def test_a_whole_step_is_one_program(name, no_fallback):
     assert executions_of(whole, x, y) == 1
 
 
+@pytest.mark.parametrize("zero_first", [True, False])
+@pytest.mark.parametrize("name", ["AdamW", "RMSprop", "NAdam"])
+def test_a_whole_step_is_captured_once(name, zero_first):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to("tpu")
+    twin = copy.deepcopy(model)
+    optimizer, other = (getattr(torch.optim, name)(each.parameters(), lr=0.05) for each in (model, twin))
+
+    def step(model, optimizer, x, y):
+        if zero_first:
+            optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if not zero_first:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    whole = compiled(functools.partial(step, model, optimizer))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for _ in range(4):
+        x, y = random(5, 6), random(5, 3)
+        torch.testing.assert_close(whole(x, y), step(twin, other, x, y), rtol=1e-5, atol=1e-6)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+    for one, two in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert [set(state) for state in optimizer.state.values()] == [set(state) for state in other.state.values()]
+    x, y = random(7, 6), random(7, 3)  # captured again, now that the parameters are known to Dynamo
+    torch.testing.assert_close(whole(x, y), step(twin, other, x, y), rtol=1e-5, atol=1e-5)
+
+
 def test_dropout_follows_the_seed():
     function = compiled(lambda x: F.dropout(x, 0.5))
     x = torch.ones(1000, device="tpu")
@@ -485,3 +518,59 @@ def test_writes_after_reads_keep_their_order():
     got = compiled(function)(count, x)
     torch.testing.assert_close(got, (x * 2, x * 3))
     assert count.item() == 3
+
+
+# --- devices and threads ------------------------------------------------------------------------------------------------
+
+TWO_DEVICES = """
+import torch
+x, y = torch.arange(4.0).to("tpu:0"), torch.arange(4.0).to("tpu:1")
+one = torch.compile(lambda x: (x * 2).sum(-1), backend="tpu", fullgraph=True)
+assert one(x).device == x.device and one(y).device == y.device and one(y).item() == 12
+both = torch.compile(lambda x, y: (x + 1, y * 2, (x + 1).sum(), (y * 2).sum()), backend="tpu", fullgraph=True)
+results = both(x, y)
+assert [each.device.index for each in results] == [0, 1, 0, 1], results
+assert [each.sum().item() for each in results] == [10, 12, 10, 12]
+moved = torch.compile(lambda x, y: x * y.to(x.device) + 1, backend="tpu", fullgraph=True)
+assert moved(x, y).device == x.device and moved(x, y).tolist() == [1, 2, 5, 10]
+with torch.tpu.device(1):
+    made = torch.compile(lambda: torch.ones(3, device="tpu") * 2, backend="tpu", fullgraph=True)()
+assert made.device.index == 1
+"""
+
+
+def test_graphs_over_several_devices():
+    output_of(TWO_DEVICES, TORCH_TPU_VIRTUAL_DEVICES="2")
+
+
+def test_threads_compile_and_call_at_once():
+    def function(x, power):
+        return (x**power).softmax(-1).sum(0)
+
+    wanted = {power: function(torch.linspace(0, 1, 12).reshape(4, 3), power) for power in (1, 2, 3)}
+    step = compiled(function)
+    failures = []
+
+    def work(power):
+        for _ in range(5):
+            result = step(torch.linspace(0, 1, 12).reshape(4, 3).to("tpu"), power).cpu()
+            if not torch.allclose(result, wanted[power], rtol=1e-5):
+                failures.append((power, result))
+
+    threads = [threading.Thread(target=work, args=(power,)) for power in (1, 2, 3) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_attention_trains(no_fallback):
+    """The fused row has seeds among its results also without dropout: autograd saves them."""
+
+    def function(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).square().sum()
+
+    given = [random(2, 3, 5, 4).requires_grad_() for _ in range(3)]
+    ours = torch.autograd.grad(compiled(function)(*given), given)
+    torch.testing.assert_close(ours, torch.autograd.grad(function(*given), given), rtol=1e-5, atol=1e-5)

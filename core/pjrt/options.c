@@ -226,8 +226,11 @@ static void put_disabled_passes(option_writer *w, const char *text, int64_t size
 // 0.106 from about 1,000 elements on: amax over [1000, 1000]; with 0.115 always). Its sums are good and fast, so only programs
 // with a min or max do without. A plugin that does not know the option refuses it, and it is left out. Dots go to it one by one,
 // as by default: LIBRARY_FUSION_TYPE_DOT, which joins dots, kills the process where a dot's result is both operands of
-// another (API 0.106: a segmentation fault in xla::cpu::YnnMatcher::IsOpSupported).
+// another (API 0.106: a segmentation fault in xla::cpu::YnnMatcher::IsOpSupported). MLIR bytecode, which begins with these bytes,
+// does not tell its ops.
 static bool ynnpack_would_lose_nan(const char *text, int64_t size) {
+  static const char bytecode[] = {'M', 'L', '\xEF', 'R'};
+  if (size >= (int64_t)sizeof bytecode && memcmp(text, bytecode, sizeof bytecode) == 0) return true;
   return tt_text_contains(text, size, "stablehlo.maximum") || tt_text_contains(text, size, "stablehlo.minimum");
 }
 

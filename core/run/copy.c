@@ -45,8 +45,7 @@ static tt_status run_copy(const tt_tensor *dst, const tt_tensor *src) {
   return tt_call_run(&call, &results, &miss);
 }
 
-// *out_storage is a new storage that holds `tensor`'s elements densely; the caller's reference.
-static tt_status run_contiguous(const tt_tensor *tensor, tt_storage **out_storage) {
+tt_status tt_copy_densely(const tt_tensor *tensor, tt_storage **out_storage) {
   const tt_arg args[1] = {{.kind = TT_ARG_TENSOR, .u.slot = 0}};
   tt_call call = {&contiguous_overload, args, 1, tensor, 1, NULL, 0, tensor->device_index, TT_F32,
                   TT_PRECISION_HIGHEST};
@@ -296,7 +295,7 @@ static tt_status find_dense(const tt_tensor *tensor, bool blocking, tt_storage *
   if (tt_record_active()) return no_host_read_while_recording();
   bool plain = is_plain_range(tensor, blocking);
   *out_offset = plain ? tensor->offset * tt_dtype_size(tensor->dtype) : 0;
-  if (!plain) return run_contiguous(tensor, out_storage);
+  if (!plain) return tt_copy_densely(tensor, out_storage);
   *out_storage = tt_storage_retain(tensor->storage);
   return TT_SUCCESS;
 }
@@ -372,7 +371,7 @@ static tt_status share(const tt_tensor *dst, const tt_tensor *src, bool *out_sha
 // Moves the elements to dst's device first, densely.
 static tt_status copy_across(const tt_tensor *dst, const tt_tensor *src) {
   tt_storage *dense = NULL, *moved = NULL;
-  TT_TRY(run_contiguous(src, &dense));
+  TT_TRY(tt_copy_densely(src, &dense));
   tt_buffer *buffer = NULL, *copy = NULL;
   const tt_layout *layout;
   tt_status status = tt_storage_read(dense, &buffer, &layout);

@@ -29,6 +29,10 @@ tt_status tt_device_find(int index, tt_device **out_device);
 // name is static or `kind` itself.
 int tt_tpu_generation(const char *kind, const char **out_name);
 
+// --- copy.c -------------------------------------------------------------------------------------------------------------
+// *out_storage is a new storage that holds `tensor`'s elements row-major in a layout of its sizes; the caller's reference.
+tt_status tt_copy_densely(const tt_tensor *tensor, tt_storage **out_storage);
+
 // --- queue.c ------------------------------------------------------------------------------------------------------------
 // Remembers an execution in flight; takes over `event`. `op_name` is static text or NULL. A finished event costs a few
 // nanoseconds and no memory; its failure becomes the device's pending failure. Beyond 1024 executions in flight the call

@@ -39,15 +39,22 @@ void tt_program_release(tt_program *program) {
   tt_free(program);
 }
 
-tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
-                            const tt_compile_options *options, tt_program **out_program) {
+static tt_status new_program(const tt_compile_options *options, tt_program **out_program) {
   void *block;
   TT_TRY(tt_allocate(1, sizeof(tt_program), &block));
   tt_program *program = block;
   atomic_init(&program->references, 1);
   program->note.name = "a program";
-  program->target = *tt_builder_target(b);
   program->options = *options;
+  *out_program = program;
+  return TT_SUCCESS;
+}
+
+tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
+                            const tt_compile_options *options, tt_program **out_program) {
+  tt_program *program;
+  TT_TRY(new_program(options, &program));
+  program->target = *tt_builder_target(b);
   size_t parameters = (size_t)tt_builder_parameter_count(b);
   tt_status status = tt_fragment_take(b, count, results, &program->arena, &program->fragment);
   program->aliases = tt_arena_copy(&program->arena, aliases, parameters * sizeof *aliases);
@@ -57,6 +64,21 @@ tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, 
   else
     *out_program = program;
   return status;
+}
+
+tt_status tt_program_create_from(const char *name, const char *code, int64_t size, const tt_compile_options *options,
+                                 tt_program **out_program) {
+  tt_program *program;
+  TT_TRY(new_program(options, &program));
+  program->note.name = tt_arena_format(&program->arena, "%s", name);
+  program->code = tt_arena_copy(&program->arena, code, (size_t)size);
+  program->code_size = size;
+  if (!program->note.name || !program->code) {
+    tt_program_release(program);
+    return out_of_memory();
+  }
+  *out_program = program;
+  return TT_SUCCESS;
 }
 
 static tt_status append_text(const tt_program *program, tt_builder *b, tt_string *out) {
@@ -80,6 +102,10 @@ static tt_status append_text(const tt_program *program, tt_builder *b, tt_string
 }
 
 tt_status tt_program_text(const tt_program *program, tt_string *out) {
+  if (program->code) {
+    tt_string_append_n(out, program->code, (size_t)program->code_size);
+    return tt_string_status(out);
+  }
   tt_builder *b;
   TT_TRY(tt_builder_create(&program->target, &b));
   tt_status status = append_text(program, b, out);

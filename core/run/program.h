@@ -31,6 +31,8 @@ typedef struct tt_program {
   _Atomic int32_t references;
   tt_program_note note;
   tt_fragment fragment;
+  const char *code; // StableHLO from outside, text or bytecode, instead of a fragment; NULL: none
+  int64_t code_size;
   const int *aliases; // per parameter the output that may reuse its memory, -1 for none
   tt_target target;
   tt_compile_options options;
@@ -48,10 +50,13 @@ tt_compile_options tt_program_options(int64_t ops, int64_t elements, bool exact)
 // Takes the builder's program with these results. `aliases` has one entry per parameter. One reference, the caller's.
 tt_status tt_program_create(tt_builder *b, int count, tt_value *const *results, const int *aliases,
                             const tt_compile_options *options, tt_program **out_program);
+// A program from outside: a whole module as text or bytecode, copied, and its name. It is no part of larger programs.
+tt_status tt_program_create_from(const char *name, const char *code, int64_t size, const tt_compile_options *options,
+                                 tt_program **out_program);
 tt_program *tt_program_retain(tt_program *program);
 void tt_program_release(tt_program *program); // NULL is fine
 
-// The whole module's text, appended to `out`.
+// The whole module as the compiler gets it, appended to `out`.
 tt_status tt_program_text(const tt_program *program, tt_string *out);
 // Lets a thread compile it, if nobody did or does: tt_program_executable waits for it or, if it did not begin, compiles itself.
 // A failure comes from there, too.

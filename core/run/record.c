@@ -116,15 +116,19 @@ static tt_status enter(const tt_call *call, tt_plan *plan) {
   return status;
 }
 
-static tt_status make_plan(const tt_call *call, const tt_tensor *results, int count) {
+static tt_status make_plan(const tt_call *call, const tt_tensor *results, int count, tt_plan **out_plan) {
   tt_recorder *r = &recording.recorder;
   tt_recorded_result *recorded = tt_arena_allocate(tt_builder_arena(r->b), (size_t)count + 1, sizeof *recorded);
   if (!recorded) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
   for (int i = 0; i < count; ++i)
     if (results[i].defined) TT_TRY(tt_recorder_read(r, &results[i], &recorded[i]));
   tt_plan_request request = {call->overload->name, recorded, count, call->overload->fast_math};
+  return tt_plan_create(r, &request, out_plan);
+}
+
+static tt_status make_and_enter(const tt_call *call, const tt_tensor *results, int count) {
   tt_plan *plan;
-  TT_TRY(tt_plan_create(r, &request, &plan));
+  TT_TRY(make_plan(call, results, count, &plan));
   tt_status status = tt_reason_note(call, plan);
   if (!status && tt_get_eager_mode() == TT_DEFER_NEVER_AND_LAUNCH_BLOCKING) status = tt_plan_compile(plan);
   if (!status) status = enter(call, plan);
@@ -138,12 +142,19 @@ tt_status tt_record_end(const tt_call *call, const tt_tensor *results, int count
     --recording.depth;
     return TT_SUCCESS;
   }
-  tt_status status = make_plan(call, results, count);
+  tt_status status = make_and_enter(call, results, count);
   close_recording();
   if (!status) return TT_SUCCESS;
   tt_string text = TT_STRING_INIT;
   tt_call_describe(call, &text);
   status = tt_status_context(status, "%s", tt_string_text(&text));
   tt_string_free(&text);
+  return status;
+}
+
+tt_status tt_record_take(const tt_call *call, const tt_tensor *results, int count, tt_plan **out_plan) {
+  if (recording.depth != 1) return tt_internal_error("a recording that is not the outermost one gives no plan");
+  tt_status status = make_plan(call, results, count, out_plan);
+  close_recording();
   return status;
 }

@@ -15,6 +15,8 @@
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss);
 // Changes the size of a storage that has no value yet.
 tt_status tt_record_resize(tt_storage *storage, int64_t byte_size);
+// As tt_record_end, but the plan is entered nowhere: the caller's reference.
+tt_status tt_record_take(const tt_call *call, const tt_tensor *results, int count, tt_plan **out_plan);
 // What the recorder needs to lower `call`. (call.c)
 tt_recorded_call tt_call_recorded(const tt_call *call);
 // Enters a plan under a key; the map takes over the reference. (call.c)

@@ -4,27 +4,33 @@ Dynamo captures the graph, AOTAutograd makes it functional and splits it into fo
 op, while the core records (bridge/compiled.cpp): the same kernels and lowerings as in eager mode, but one program.
 """
 
+import functools
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo import disable
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from torch_tpu import _C
-from torch_tpu.compiler import bounded, partition
+from torch_tpu.compiler import bounded, cache, partition
 
 # torch.compile's modes. XLA has no cheaper and no longer compilation to offer, and launches of programs cost next to nothing.
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # fast_math: XLA may change values, as in (x + 1e8) - 1e8, and keep bfloat16 sums in float32.
 _OPTIONS = {"fast_math": bool}
 
+log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
 
@@ -42,6 +48,17 @@ class _Recording(fx.Interpreter):
     """Runs a graph while the core records, and remembers the node that failed."""
 
     failed: fx.Node | None = None
+    name = "a graph"
+    programs = 0
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the graph gives for these arguments."""
+        self.programs += 1
+        if log.isEnabledFor(logging.INFO):
+            why = "a new graph" if self.programs == 1 else "other sizes, dtypes or layouts of inputs, numbers or modes"
+            count = sum(node.op == "call_function" for node in self.module.graph.nodes)  # type: ignore[union-attr]
+            log.info("%s: program %d, of %d calls, with %d inputs: %s", self.name, self.programs, count, len(args), why)
+        return super().run(*args, **kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
         """The value of a node."""
@@ -82,20 +99,46 @@ def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partit
     """
     arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
     recording = _Recording(module)
+    recording.name = name
     run: partition.Runner = _C._CompiledGraph(name, arguments, options.get("fast_math", False), recording.run)
 
     def call(values: list[Any]) -> Any:
         nonlocal run
         try:
             return run(values)
-        except Exception:
+        except Exception as error:
             if recording.failed is None:
                 raise
-        run = partition.split(module, lambda part: _program(part, options, bounded.Results()), {recording.failed})
+            on_host = {recording.failed: partition.refused(recording.failed, error)}
+        run = partition.split(module, lambda part: _program(part, options, bounded.Results()), on_host)
         recording.failed = None
         return run(values)
 
     return call
+
+
+def _run_of(module: fx.GraphModule, options: dict[str, Any], results: bounded.Results) -> partition.Runner:
+    """What runs a graph that AOTAutograd made."""
+    return partition.split(module, lambda part: _program(part, options, results if part is module else bounded.Results()))
+
+
+def _autograd(graph: fx.GraphModule, inputs: Sequence[Any], **compilers: Any) -> Callable[..., Any]:
+    """AOTAutograd as torch's own backends call it.
+
+    The function for that, ``torch._dynamo.backends.common.aot_autograd``, imports Inductor for its logs.
+    """
+    if any(isinstance(each, (list, tuple, dict)) for each in inputs):
+        return flatten_graph_inputs(graph, inputs, functools.partial(_autograd, **compilers))
+    counters["aot_autograd"]["total"] += 1
+    try:
+        run = aot_module_simplified(graph, inputs, **compilers)
+    except TensorifyScalarRestartAnalysis:
+        raise
+    except Exception:
+        counters["aot_autograd"]["not_ok"] += 1
+        raise
+    counters["aot_autograd"]["ok"] += 1
+    return disable(run, reason="do not trace AOT-compiled graph")
 
 
 def tpu(
@@ -105,17 +148,22 @@ def tpu(
     known = options or {}
     _check(mode, known)
 
-    def compile_graph(module: fx.GraphModule, results: bounded.Results) -> Callable[[list[Any]], Any]:
-        run = partition.split(module, lambda part: _program(part, known, results if part is module else bounded.Results()))
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+    def compiler(find_results: Callable[[], bounded.Results]) -> SerializableAOTDispatchCompiler:
+        return cache.compiler(lambda: functools.partial(_run_of, results=find_results()), known)
 
+    backward = compiler(bounded.Results)
+    compile_backward = disable(backward.compiler_fn, reason="do not trace backward compiler function")
+    backward.compiler_fn = lambda *arguments: disable(
+        compile_backward(*arguments), reason="do not trace generated backwards pass"
+    )
     # XLA finds common subexpressions itself, and torch's pass for them imports all of Inductor.
-    with functorch_config.patch(cse=False):
-        return aot_autograd(
-            fw_compiler=lambda module, _: compile_graph(module, _results(is_forward=True)),
-            bw_compiler=lambda module, _: compile_graph(module, bounded.Results()),
-            inference_compiler=lambda module, _: compile_graph(module, _results(is_forward=False)),
+    with cache.enabled(known), functorch_config.patch(cse=False):
+        return _autograd(
+            graph,
+            inputs,
+            fw_compiler=compiler(functools.partial(_results, is_forward=True)),
+            bw_compiler=backward,
+            inference_compiler=compiler(functools.partial(_results, is_forward=False)),
             partition_fn=min_cut_rematerialization_partition,
             keep_inference_input_mutations=True,
-        )(graph, inputs)
+        )

@@ -7,7 +7,9 @@ captured only:
 
 - Dynamo's own registration (``substitute_in_graph``) replaces torch's wrapper around steps by one without the break.
 - ``OptimizerVariable.call_method`` is patched: where Dynamo would break since the gradients are still to come, it traces the
-  optimizer's ``_init_group``, as that of a class that it does not know.
+  optimizer's ``_init_group``, as that of a class that it does not know, after it has created the states that are missing.
+- ``OptimizerVariable.var_getattr`` is patched: Dynamo makes the parameters that it first sees in ``param_groups`` constants of
+  the graph, where ``loss.backward()`` does not find them, so that a step that begins with ``zero_grad`` would train nothing.
 - ``Optimizer.zero_grad`` is patched to be traced.
 """
 
@@ -25,11 +27,9 @@ from torch.optim.optimizer import _use_grad_for_differentiable
 def _zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
     for group in self.param_groups:
         for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
             if set_to_none:
-                parameter.grad = None
-            else:
+                parameter.grad = None  # not looked at before: a graph would be good for one or the other only
+            elif parameter.grad is not None:
                 parameter.grad.zero_()
 
 
@@ -64,16 +64,59 @@ def _has_pending_mutation(optimizer: torch.optim.Optimizer, effects: Any) -> boo
     return False
 
 
+def _has_new_gradient(parameter: torch.Tensor, effects: Any) -> bool:
+    """Is its gradient None so far, and one that the graph makes?"""
+    variable = effects.id_to_variable.get(id(parameter), None)
+    if parameter.grad is not None or not variable or not effects.has_pending_mutation_of_attr(variable, "grad"):
+        return False
+    return not effects.load_attr(variable, "grad").is_constant_none()
+
+
+@torch.no_grad()
+def _create_states(optimizer: torch.optim.Optimizer, effects: Any, list_count: int) -> None:
+    """Creates the states that the step would create, as Dynamo does where the gradients are there already.
+
+    A graph that creates them is good for the first step only, and the second step would be compiled anew.
+    """
+    for group in optimizer.param_groups:
+        new = [each for each in group["params"] if not optimizer.state.get(each) and _has_new_gradient(each, effects)]
+        if not new:
+            continue
+        # In graphs a step counts on the device: Dynamo sets this for all optimizers that know it.
+        given = group | {"params": new} | ({"capturable": True} if "capturable" in group else {})
+        try:
+            for parameter in new:
+                parameter.grad = torch.empty_like(parameter)
+            optimizer._init_group(given, *([] for _ in range(list_count)))  # type: ignore[attr-defined]
+        finally:
+            for parameter in new:
+                parameter.grad = None
+
+
 def _patch_init_group() -> None:
     usual = OptimizerVariable.call_method
 
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name == "_init_group" and _has_pending_mutation(self.value, tx.output.side_effects):
+            _create_states(self.value, tx.output.side_effects, len(args) + len(kwargs) - 1)
             function = inspect.unwrap(type(self.value)._init_group)
             return UserMethodVariable(function, self).call_function(tx, args, kwargs)
         return usual(self, tx, name, args, kwargs)
 
     OptimizerVariable.call_method = call_method  # type: ignore[method-assign]
+
+
+def _patch_param_groups() -> None:
+    usual = OptimizerVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        devices = {parameter.device.type for group in self.value.param_groups for parameter in group["params"]}
+        if name != "param_groups" or "tpu" not in devices:
+            return usual(self, tx, name)
+        self._set_capturable(tx)
+        return super(OptimizerVariable, self).var_getattr(tx, name)
+
+    OptimizerVariable.var_getattr = var_getattr  # type: ignore[method-assign]
 
 
 def _patch_zero_grad() -> None:
@@ -97,4 +140,5 @@ def register() -> None:
     for wrapper in filter(_is_wrapper, unwrapped):
         substitute_in_graph(wrapper, skip_signature_check=True)(_unbroken(wrapper.__wrapped__))
     _patch_init_group()
+    _patch_param_groups()
     _patch_zero_grad()

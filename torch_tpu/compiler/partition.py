@@ -1,20 +1,26 @@
 """Which part of a graph runs where.
 
 Most graphs are one program. What a program cannot hold runs op by op between programs: ops on CPU tensors (the step counts of
-torch.optim), copies between the host and the device, ops that the CPU does for the TPU. Others show when they are recorded
-(backend.py): results as long as the data says, kernels that read values on the host.
+torch.optim), copies between the host and the device or between devices, ops that the CPU does for the TPU. Others show when
+they are recorded (backend.py): results as long as the data says, kernels that read values on the host. A graph over several
+devices has programs for each.
 """
 
 import functools
+import logging
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from torch_tpu import _C
+from torch_tpu import _C, _graph_events
+from torch_tpu._graph_events import HostPart
+
+log = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -40,16 +46,68 @@ def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
 
 
-def _needs_host(node: fx.Node) -> bool:
-    """Can no program hold this node?"""
+# What this file asks of nodes' metadata once the graph was partitioned.
+NEEDS_HOST, SITE, DEVICE = "torch_tpu_needs_host", "torch_tpu_site", "torch_tpu_device"
+#: What is left of it in a graph that is written to a cache (cache.py), after `prepare_to_write`.
+KEPT = frozenset({NEEDS_HOST, SITE, DEVICE})
+
+
+def needs_host(node: fx.Node) -> HostPart | None:
+    """The op and why no program can hold it, or None. The answer stays with the node."""
+    if NEEDS_HOST not in node.meta:
+        reason = _why_on_host(node)
+        node.meta[NEEDS_HOST] = HostPart(str(node.target), _site(node), reason) if reason else None
+    found: HostPart | None = node.meta[NEEDS_HOST]
+    return found
+
+
+def refused(node: fx.Node, error: Exception) -> HostPart:
+    """The same of a node whose recording failed."""
+    why = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
+    return HostPart(str(node.target), _site(node), why)
+
+
+def _site(node: fx.Node) -> str | None:
+    """The line of the captured function that calls it."""
+    if SITE in node.meta:
+        return node.meta[SITE]
+    lines = re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")
+    return ":".join(lines[-1]) if lines else None
+
+
+def prepare_to_write(graph: fx.Graph) -> None:
+    """Puts all that must be kept into the nodes' metadata."""
+    for node in graph.nodes:
+        node.meta[SITE] = _site(node)
+        node.meta[DEVICE] = _device(node)
+
+
+def _devices(node: fx.Node) -> set[int]:
+    """The TPUs that a node's tensors are on."""
+    tensors = [tensor for each in (node, *node.all_input_nodes) for tensor in _tensors_of(each)]
+    return {tensor.device.index or 0 for tensor in tensors if tensor.device.type == "tpu"}
+
+
+def _device(node: fx.Node) -> int:
+    """The TPU that a node's program runs on."""
+    if DEVICE in node.meta:
+        return node.meta[DEVICE]
+    return min(_devices(node), default=0)
+
+
+def _why_on_host(node: fx.Node) -> str | None:
     if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
-        return True
+        return "the host reads its condition"
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
-        return True
+        return "it runs on the CPU, or reads values on the host"
     own, inputs = _tensors_of(node), [tensor for each in node.all_input_nodes for tensor in _tensors_of(each)]
     if own and not any(tensor.device.type == "tpu" for tensor in own):
-        return True
-    return any(tensor.device.type != "tpu" and tensor.ndim > 0 for tensor in inputs)  # CPU scalars are inputs of programs
+        return "its results are tensors of the CPU"
+    if any(tensor.device.type != "tpu" and tensor.ndim > 0 for tensor in inputs):  # CPU scalars are inputs of programs
+        return "it takes tensors of the CPU"
+    if len(_devices(node)) > 1:
+        return "its tensors are on several devices"
+    return None
 
 
 def _writes(node: fx.Node) -> list[fx.Node]:
@@ -63,7 +121,7 @@ def _writes(node: fx.Node) -> list[fx.Node]:
     return [each for value in found for each in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-def _stages(graph: fx.Graph, on_host: Collection[fx.Node]) -> dict[fx.Node, int]:
+def _stages(graph: fx.Graph, on_host: Mapping[fx.Node, HostPart]) -> dict[fx.Node, int]:
     """A number for each call: even ones run op by op, odd ones are programs, and all run in the order of their numbers."""
     stages: dict[fx.Node, int] = {}
     for node in graph.nodes:
@@ -75,7 +133,7 @@ def _stages(graph: fx.Graph, on_host: Collection[fx.Node]) -> dict[fx.Node, int]
             continue
         for written in _writes(node):  # after all that reads what was there before
             least = max([least, *(stages.get(user, 0) for user in written.users if user is not node)])
-        is_program = node not in on_host and not _needs_host(node)
+        is_program = node not in on_host and not needs_host(node)
         stages[node] = least if least % 2 == is_program else least + 1
     return stages
 
@@ -105,43 +163,54 @@ def _extract(module: fx.GraphModule, nodes: list[fx.Node], inputs: list[fx.Node]
     return fx.GraphModule(module, graph)
 
 
-def _on_the_host(module: fx.GraphModule) -> Runner:
-    return lambda values: module(*values)
+def _on_the_host(module: fx.GraphModule, parts: list[HostPart]) -> Runner:
+    for part in parts:
+        log.info("%s (%s) runs between programs: %s", part.op, part.site or "no Python line", part.reason)
+
+    def run(values: list[Any]) -> Sequence[Any]:
+        _graph_events.tell(parts)
+        return module(*values)
+
+    return run
 
 
 def split(
-    module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Runner], on_host: Collection[fx.Node] = ()
+    module: fx.GraphModule, compile_part: Callable[[fx.GraphModule], Runner], on_host: Mapping[fx.Node, HostPart] | None = None
 ) -> Runner:
     """A callable for a graph, which empties the list of its inputs.
 
     `compile_part` makes a program of what can be one; the nodes `on_host` cannot.
     """
-    calls = _stages(module.graph, on_host)
-    if set(calls.values()) <= {1}:
+    on_host = on_host or {}
+    stages = _stages(module.graph, on_host)
+    keys = {node: (stage, _device(node) if stage % 2 else 0) for node, stage in stages.items()}
+    order = {key: i for i, key in enumerate(sorted(set(keys.values())))}
+    if len(order) <= 1 and all(stage == 1 for stage, _ in order):
         return compile_part(module)
+    calls = {node: order[key] for node, key in keys.items()}  # which part has it
     attributes = {node for node in module.graph.nodes if node.op == "get_attr"}
-    count = max(calls.values()) + 1
+    count = len(order)
     arguments = [node for node in module.graph.nodes if node.op == "placeholder"]
     output = next(iter(reversed(module.graph.nodes)))
     number = {node: i for i, node in enumerate(node for node in module.graph.nodes if node.op != "output")}
     last_use = {node: max((calls.get(user, count) for user in node.users), default=-1) for node in number}
 
     parts = []
-    for stage in range(count):
-        nodes = [node for node in number if calls.get(node) == stage]
-        if not nodes:
-            continue
+    for (stage, _), at in order.items():
+        nodes = [node for node in number if calls.get(node) == at]
         used = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
         own_attributes = [node for node in used if node in attributes]
-        inputs = [node for node in used if node not in attributes and calls.get(node) != stage]
-        results = [node for node in nodes if last_use[node] > stage]
+        inputs = [node for node in used if node not in attributes and calls.get(node) != at]
+        results = [node for node in nodes if last_use[node] > at]
         part = _extract(module, own_attributes + nodes, inputs, results)
+        calls_of_part = [node for node in nodes if node.target is not operator.getitem]
+        reasons = [found for found in (on_host.get(node) or needs_host(node) for node in calls_of_part) if found]
         parts.append(
             Part(
-                compile_part(part) if stage % 2 else _on_the_host(part),
+                compile_part(part) if stage % 2 else _on_the_host(part, reasons),
                 [number[node] for node in inputs],
                 [number[node] for node in results],
-                [number[node] for node in inputs if last_use[node] == stage],
+                [number[node] for node in inputs if last_use[node] == at],
             )
         )
     returned = [_Reference(number[each]) if isinstance(each, fx.Node) else each for each in output.args[0]]

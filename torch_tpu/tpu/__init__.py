@@ -32,6 +32,7 @@ from torch_tpu.tpu.devices import (
     synchronize,
 )
 from torch_tpu.tpu.diagnostics import RecompilationWarning, explain, forbid_compiles, forbid_waits, set_log
+from torch_tpu.tpu.exporting import Exported, export, load_exported
 from torch_tpu.tpu.memory import (
     empty_cache,
     max_memory_allocated,
@@ -62,6 +63,7 @@ __all__ = [
     "DeviceProperties",
     "EagerMode",
     "Event",
+    "Exported",
     "Precision",
     "RecompilationWarning",
     "Stream",
@@ -80,6 +82,7 @@ __all__ = [
     "eager_mode",
     "empty_cache",
     "explain",
+    "export",
     "fallback",
     "forbid_compiles",
     "forbid_waits",
@@ -94,6 +97,7 @@ __all__ = [
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "load_exported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

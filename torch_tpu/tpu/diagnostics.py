@@ -6,11 +6,14 @@ listens they cost next to nothing. docs/diagnostics.md shows them at work.
 
 import contextlib
 import dataclasses
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torch_tpu import _C
+from torch_tpu import _C, _graph_events
+from torch_tpu._graph_events import HostPart
 
 
 class RecompilationWarning(UserWarning):
@@ -53,6 +56,69 @@ class Event(NamedTuple):
     def what(self) -> str:
         """The name with its operands."""
         return f"{self.name}({self.operands})" if self.operands else self.name
+
+
+class Capture(NamedTuple):
+    """A function that torch.compile captured."""
+
+    name: str  #: of the function
+    site: str  #: "file.py:12", where it begins
+    reason: str | None  #: the guard that failed, of one that was captured before; None for the first time
+    milliseconds: float  #: with what the backend took
+    calls: int  #: in its graph
+
+
+class GraphBreak(NamedTuple):
+    """Where torch.compile ended a graph early."""
+
+    site: str | None  #: "file.py:12"
+    reason: str
+
+
+class _Dynamo:
+    """What Dynamo kept between two moments: it is asked before and after the call, and does nothing more for that."""
+
+    def __init__(self) -> None:
+        self._breaks = len(self._utils().graph_break_reasons) if self._utils() else 0
+        metrics = self._utils().get_compilation_metrics() if self._utils() else []
+        self._last = metrics[-1] if metrics else None
+
+    @staticmethod
+    def _utils() -> Any:
+        return sys.modules.get("torch._dynamo.utils")  # absent until somebody compiles
+
+    def captures(self) -> list[Capture]:
+        """Functions captured since, the last 64 at most, which is what Dynamo remembers."""
+        found = []
+        for metrics in reversed(self._utils().get_compilation_metrics() if self._utils() else []):
+            if metrics is self._last:
+                break
+            if metrics.has_guarded_code and metrics.co_filename:
+                site = f"{metrics.co_filename}:{metrics.co_firstlineno}"
+                milliseconds = 1e3 * (metrics.entire_frame_compile_time_s or 0)
+                reason = metrics.recompile_reason
+                found.append(Capture(metrics.co_name or "?", site, reason, milliseconds, metrics.graph_op_count or 0))
+        return found[::-1]
+
+    def graph_breaks(self) -> list[GraphBreak]:
+        """Breaks since; Dynamo notes one again each time that it starts a function over."""
+        reasons = self._utils().graph_break_reasons if self._utils() else []
+        found: dict[GraphBreak, None] = {}
+        for each in reasons[self._breaks :] if len(reasons) >= self._breaks else reasons:
+            frame = each.user_stack[-1] if each.user_stack else None
+            found[GraphBreak(f"{frame.filename}:{frame.lineno}" if frame else None, each.reason)] = None
+        return list(found)
+
+
+@contextlib.contextmanager
+def _host_parts() -> Iterator[list[HostPart]]:
+    """The ops of compiled graphs that run between programs meanwhile."""
+    parts: list[HostPart] = []
+    _graph_events.listeners.append(parts.append)
+    try:
+        yield parts
+    finally:
+        _graph_events.listeners.remove(parts.append)
 
 
 # What a moment counts as when several things go on: a fallback is all that happens in it.
@@ -113,6 +179,12 @@ class Report:
     milliseconds: float
     #: Where they went: "fallback", "compile", "wait", "transfer", "rest". Each moment counts once, the first of these first.
     time: dict[str, float]
+    #: Functions that torch.compile captured during the call.
+    captures: list[Capture]
+    #: Where it broke their graphs.
+    graph_breaks: list[GraphBreak]
+    #: Ops of compiled graphs that ran between programs, once for each time.
+    host_parts: list[HostPart]
 
     def __str__(self) -> str:
         """Returns the text."""
@@ -124,8 +196,43 @@ class Report:
         lines += _section(f"{_count(len(self.compiles), 'compile', 'compiles')}, {hits} of the compile cache", compiles, 40)
         lines += _section(_count(len(self.waits), "host wait", "host waits"), [_line(event) for event in self.waits])
         lines += _section(_count(len(self.fallbacks), "op", "ops") + " on the CPU", [_line(event) for event in self.fallbacks])
+        lines += self._compiled_lines()
         lines.append(f"{self.bytes_to_device:,} bytes to devices, {self.bytes_from_device:,} bytes from devices")
         return "\n".join(lines)
+
+    def _compiled_lines(self) -> list[str]:
+        """What concerns torch.compile, if anything does."""
+        lines = []
+        if self.captures:
+            captures = [line for each in self.captures for line in _capture_lines(each)]
+            lines += _section(f"{_count(len(self.captures), 'function', 'functions')} captured by torch.compile", captures, 40)
+        if self.graph_breaks:
+            breaks = [line for each in self.graph_breaks for line in _break_lines(each)]
+            lines += _section(_count(len(self.graph_breaks), "graph break", "graph breaks"), breaks, 40)
+        if self.host_parts:
+            times = Counter(self.host_parts)
+            parts = [f"  {each.site or '(no Python line)'}  {each.op}: {each.reason}" for each in times]
+            parts = [
+                f"{line} ({count} times)" if count > 1 else line for line, count in zip(parts, times.values(), strict=True)
+            ]
+            lines += _section(f"{_count(len(self.host_parts), 'op', 'ops')} of compiled graphs between programs", parts)
+        return lines
+
+
+def _capture_lines(capture: Capture) -> list[str]:
+    """Its line, and the reason below."""
+    reason = (capture.reason or "first time").splitlines()[0]
+    return [
+        f"  {capture.milliseconds:9.2f} ms  {capture.site}  {capture.name}, {_count(capture.calls, 'call', 'calls')}",
+        f"{'':16}{reason}",
+    ]
+
+
+def _break_lines(found: GraphBreak) -> list[str]:
+    """Its line, and Dynamo's explanation below."""
+    first, *more = found.reason.splitlines()
+    explained = [line.partition("Explanation:")[2].strip() for line in more if "Explanation:" in line]
+    return [f"  {found.site or '(no Python line)'}  {first}", *(f"{'':16}{line}" for line in explained[:1])]
 
 
 def _counts() -> dict[str, int]:
@@ -144,12 +251,13 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Report]:
 
     def explained(*args: Any, **kwargs: Any) -> Report:
         _C._run_deferred()
-        before = _counts()
+        before, dynamo = _counts(), _Dynamo()
         collector = _C._collect_events()
         begin_ns = time.perf_counter_ns()
         try:
-            result = fn(*args, **kwargs)
-            _C._run_deferred()
+            with _host_parts() as host_parts:
+                result = fn(*args, **kwargs)
+                _C._run_deferred()
             end_ns = time.perf_counter_ns()
         finally:
             events = sorted((Event(*fields) for fields in _C._stop_events(collector)), key=lambda event: event.begin_ns)
@@ -169,6 +277,9 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Report]:
             bytes_from_device=after["bytes_from_device"] - before["bytes_from_device"],
             milliseconds=(end_ns - begin_ns) / 1e6,
             time=_time_shares(events, begin_ns, end_ns),
+            captures=dynamo.captures(),
+            graph_breaks=dynamo.graph_breaks(),
+            host_parts=host_parts,
         )
 
     return explained
