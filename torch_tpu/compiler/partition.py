@@ -36,13 +36,13 @@ def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
     return list(_tensors(node.meta.get("val")))
 
 
-# Their eager kernels read the condition on the host.
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
+# Its results, the states of a loop for the backward pass, are as long as the data says.
+_STACKING_LOOP = "while_loop_stack_output"
 
 
 def _needs_host(node: fx.Node) -> bool:
     """Can no program hold this node?"""
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() == _STACKING_LOOP:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
         return True
