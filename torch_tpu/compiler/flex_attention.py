@@ -30,8 +30,9 @@ from torch_tpu import _C
 
 Function = Callable[..., Any]
 
-# With fewer blocks of scores than these, torch's form that makes all scores is as fast or faster (bench/flex.py).
-_MIN_BLOCKS = 16
+# torch's form, which makes all scores, is as fast or faster where there are fewer blocks than these, and where a step of a loop
+# has fewer scores and elements of keys, so that the step itself takes the time (bench/flex.py).
+_MIN_BLOCKS, _MIN_STEP = 16, 1 << 15
 
 
 @dataclass
@@ -44,8 +45,11 @@ class _Lists:
     whole: Tensor | None
 
     def by_block(self) -> list[Tensor]:
-        """The lists with the block in front, to scan."""
-        return [x.movedim(2, 0) for x in (self.cut_count, self.cut, self.whole_count, self.whole) if x is not None]
+        """The lists with the block in front, to scan; their places come next."""
+        lists = [self.cut_count.movedim(2, 0), self.cut.permute(2, 3, 0, 1)]
+        if self.whole_count is not None and self.whole is not None:
+            lists += [self.whole_count.movedim(2, 0), self.whole.permute(2, 3, 0, 1)]
+        return lists
 
 
 class _Problem:
@@ -140,7 +144,7 @@ class _Problem:
             most = count.max()
 
             def body(place: Tensor, *state: Tensor, count=count, blocks=blocks, is_cut=is_cut) -> list[Tensor]:  # type: ignore[no-untyped-def]
-                block = self.per_head(blocks.index_select(2, place[None])[..., 0]).long()
+                block = self.per_head(blocks.index_select(0, place[None])[0]).long()
                 valid = None if self.is_shared else place < self.per_head(count)
                 return [place + 1, *step(list(state), block, valid, is_cut)]
 
@@ -162,8 +166,13 @@ def _join(x: Tensor, count: int) -> Tensor:
     return x.movedim(0, 2).flatten(2, 3)[:, :, :count]
 
 
-def _has_few_blocks(query: Tensor, key: Tensor, block_mask: Sequence[Any]) -> bool:
-    return -(-query.shape[2] // block_mask[-3]) * -(-key.shape[2] // block_mask[-2]) < _MIN_BLOCKS
+def _is_better_dense(query: Tensor, key: Tensor, block_mask: Sequence[Any]) -> bool:
+    batch, heads, queries, features = query.shape
+    key_heads, keys = key.shape[1:3]
+    query_size, key_size = min(block_mask[-3], queries), min(block_mask[-2], keys)
+    blocks = -(-queries // query_size) * -(-keys // key_size)
+    step = batch * key_size * (heads * query_size + key_heads * features)
+    return blocks < _MIN_BLOCKS or step < _MIN_STEP
 
 
 # --- forward ---------------------------------------------------------------------------------------------------------------
@@ -202,7 +211,7 @@ def _forward(
     kernel_options: dict[str, Any], score_mod_other_buffers: tuple[Any, ...] = (), mask_mod_other_buffers: tuple[Any, ...] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Output, logsumexp and greatest score of each query, the last two divided by log 2."""
-    if not _C._record_active() or _has_few_blocks(query, key, block_mask):
+    if not _C._record_active() or _is_better_dense(query, key, block_mask):
         return sdpa_dense(
             query, key, value, score_mod, block_mask, scale, kernel_options, score_mod_other_buffers, mask_mod_other_buffers
         )
@@ -318,7 +327,7 @@ def _backward(
     score_mod_other_buffers: tuple[Any, ...] = (), mask_mod_other_buffers: tuple[Any, ...] = (),
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Any, ...]]:  # fmt: skip
     """Gradients of query, key, value and of captured buffers."""
-    is_dense = not _C._record_active() or joint_graph is None or _has_few_blocks(query, key, block_mask)
+    is_dense = not _C._record_active() or joint_graph is None or _is_better_dense(query, key, block_mask)
     if not is_dense:
         p = _Problem(query, key, value, fw_graph, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
         gradients = _Gradients(p, joint_graph)
