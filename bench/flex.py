@@ -25,7 +25,7 @@ Mask = Callable[..., Tensor]
 def attention(mask: Any, device: str) -> Callable[..., Tensor]:
     """A compiled function whose code no other shares, so that Dynamo keeps a program for each."""
     code = compile("lambda query, key, value: flex_attention(query, key, value, block_mask=mask)", f"<{id(mask)}>", "eval")
-    function = eval(code, {"flex_attention": flex_attention, "mask": mask})  # noqa: S307 - our own text
+    function = eval(code, {"flex_attention": flex_attention, "mask": mask})
     return torch.compile(function, backend="tpu" if device == "tpu" else "inductor", fullgraph=True)
 
 

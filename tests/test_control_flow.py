@@ -270,7 +270,7 @@ def test_index_bounds_in_a_body():
 
     whole = check(function, torch.randn(4, 3), torch.tensor([0, 3, 1, 2]))
     for bad in ([0, 4, 1, 2], [0, 1, 1, -5]):
-        with pytest.raises(IndexError, match="out of range|out of bounds"):
+        with pytest.raises(IndexError, match="out of bounds"):
             whole(torch.randn(4, 3).to("tpu"), torch.tensor(bad).to("tpu"))
             torch.tpu.synchronize()
 
@@ -378,7 +378,9 @@ def texts_of(folder, lengths, **env):
 
 def test_programs_do_not_grow_with_the_length(tmp_path):
     def sizes(lengths):
-        return sorted(len(text.splitlines()) for text in texts_of(tmp_path / str(lengths), lengths) if "associative" not in text)
+        return sorted(
+            len(text.splitlines()) for text in texts_of(tmp_path / str(lengths), lengths) if "associative" not in text
+        )
 
     short, long = sizes([8]), sizes([64])
     assert len(short) == len(long) == 3

@@ -1,7 +1,7 @@
 # ruff: noqa: N999
 """The C++ extension; bridge/module.cpp says what each function does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch

@@ -168,6 +168,7 @@ static tt_status check_while(const tt_region *condition, const tt_region *body, 
 
 tt_status tt_region_while(tt_recorder *r, const tt_region *condition, const tt_region *body, int count,
                           tt_value *const *carried, tt_value ***out_results) {
+  TT_TRY(tt_builder_take_status(r->b)); // of an operand
   TT_TRY(check_while(condition, body, count));
   loop l = {.condition = condition, .body = body, .carried_count = count};
   if (!allocate_state(r, &l)) return out_of_memory();
@@ -249,6 +250,7 @@ static tt_status make_branches(tt_recorder *r, int count, tt_region *const *regi
 
 tt_status tt_region_case(tt_recorder *r, tt_value *index, int count, tt_region *const *regions,
                          tt_value ***out_results) {
+  TT_TRY(tt_builder_take_status(r->b)); // of the index
   tt_arena *arena = tt_builder_arena(r->b);
   branch *branches = tt_arena_allocate(arena, (size_t)count + 1, sizeof *branches);
   void **users = tt_arena_allocate(arena, (size_t)count + 1, sizeof *users);
@@ -348,6 +350,7 @@ tt_status tt_region_scan(tt_recorder *r, const tt_region *body, int64_t length, 
             .carried_count = carried_count,
             .xs_count = xs_count,
             .ys_count = body->result_count - carried_count};
+  TT_TRY(tt_builder_take_status(r->b)); // of an operand
   TT_TRY(check_scan(&l, xs));
   if (!allocate_state(r, &l)) return out_of_memory();
   append(&l, 1, (tt_value *[]){tt_hlo_constant(r->b, TT_S32, 0)});

@@ -1,8 +1,8 @@
 """torch's control flow operators in a program: ``cond``, ``while_loop``, ``scan`` and ``map`` become StableHLO's control flow.
 
 Each is registered for TPU tensors. While a program is recorded, the functions that it holds run once on stand-ins and become
-regions of one op (bridge/control_flow.cpp); what they read from outside needs no mention, since the core finds it. Otherwise, op
-by op, torch's own kernels run, which read conditions on the host. ``associative_scan`` is written in ops by torch, in as many
+regions of one op (bridge/control_flow.cpp); what they read from outside needs no mention, since the core finds it. Otherwise
+torch's own kernels run op by op and read conditions on the host. ``associative_scan`` is written in ops by torch, in as many
 levels as the logarithm of its length.
 """
 

@@ -104,12 +104,14 @@ class _Problem:
         """Of the keys in a block."""
         return block[..., None] * self.key_size + torch.arange(self.key_size, device=self.device)
 
-    def mapped(self, function: Function, operands: Sequence[Tensor], m: Tensor, n: Tensor, *buffers: Any, **keywords: Any) -> Any:
+    def mapped(
+        self, function: Function, operands: Sequence[Tensor], m: Tensor, n: Tensor, *buffers: Any, **keywords: Any
+    ) -> Any:
         """Maps a modification over a block; `operands` are [batch, heads, queries, keys]."""
-        first, *rest = operands or [None]
+        rest = operands[1:]
         own_m, own_n = 0 if m.ndim > 1 else None, 0 if n.ndim > 1 else None
         levels = [(None, None, None, 0), (None, None, 0, None), (None, 0, own_m, own_n), (0, None, own_m, own_n)]
-        before, behind = (0,) * (first is not None), (0,) * len(rest) + (None,) * len(buffers)
+        before, behind = (0,) * (len(operands) - len(rest)), (0,) * len(rest) + (None,) * len(buffers)
         for level in levels:
             function = torch.vmap(function, in_dims=before + level + behind, **keywords)
         # What fills the last block is no position: the modifications see the last one there.
@@ -140,10 +142,12 @@ class _Problem:
 
     def each(self, lists: Sequence[Tensor], step: Function, state: list[Tensor]) -> list[Tensor]:
         """Runs step(state, block, valid, is_cut) for each block in the lists of one block of the other side."""
-        for count, blocks, is_cut in ((*lists[:2], True), (*lists[2:], False)) if len(lists) == 4 else ((*lists, True),):
-            most = count.max()
+        for number, (count, blocks) in enumerate(zip(lists[::2], lists[1::2], strict=True)):
+            most, is_cut = count.max(), number == 0
 
-            def body(place: Tensor, *state: Tensor, count=count, blocks=blocks, is_cut=is_cut) -> list[Tensor]:  # type: ignore[no-untyped-def]
+            def body(
+                place: Tensor, *state: Tensor, count: Tensor = count, blocks: Tensor = blocks, is_cut: bool = is_cut
+            ) -> list[Tensor]:
                 block = self.per_head(blocks.index_select(0, place[None])[0]).long()
                 valid = None if self.is_shared else place < self.per_head(count)
                 return [place + 1, *step(list(state), block, valid, is_cut)]
@@ -317,8 +321,11 @@ def _rows(p: _Problem, query: Tensor, out: Tensor, logsumexp: Tensor, grad_out: 
     if missing:
         logsumexp = torch.cat([logsumexp, logsumexp.new_full((p.batch, p.heads, missing), math.inf)], 2)
     return [
-        p.split_queries(query), p.split_queries(grad_out), _split(logsumexp, p.query_blocks, p.query_size), p.split_queries(delta)
-    ]  # fmt: skip
+        p.split_queries(query),
+        p.split_queries(grad_out),
+        _split(logsumexp, p.query_blocks, p.query_size),
+        p.split_queries(delta),
+    ]
 
 
 def _backward(
