@@ -216,6 +216,15 @@ def test_associative_scan(length, reverse):
     check(function, torch.randn(length, 3), torch.randn(length, 3))
 
 
+def test_the_pointwise_mode_of_associative_scan():
+    x = torch.randn(7, 3)
+    expected = associative_scan(torch.mul, x, 0, combine_mode="generic")
+    for function in (associative_scan, torch.compile(associative_scan, backend="tpu", fullgraph=True)):
+        check_close(function(torch.mul, x.to("tpu"), 0), expected)
+    with pytest.raises(ValueError, match="Combine_fn must be a callable"):
+        associative_scan(3, x.to("tpu"), 0)
+
+
 # --- one in another, and what bodies hold --------------------------------------------------------------------------------
 
 
