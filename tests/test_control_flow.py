@@ -269,6 +269,18 @@ def test_modules_and_constants():
         check_close(torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu")), expected)
 
 
+def test_autocast():
+    def function(x, w):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            y = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: w @ x, (x,))
+            return map_over(lambda y: y @ w, y[None])
+
+    operands = torch.rand(3, 3), torch.rand(3, 3)
+    result = torch.compile(function, backend="tpu", fullgraph=True)(*to_tpu(operands))
+    assert result.dtype == torch.bfloat16
+    check_close(result, function(*operands))
+
+
 def test_index_bounds_in_a_body():
     def function(x, i):
         def step(c, j):

@@ -160,6 +160,21 @@ def test_dtypes(dtype, tolerance):
     close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
+def test_autocast():
+    case = Case(window, alibi)
+    operands = case.operands()
+    expected = outcome(lambda *x: reference(*x, case.mod, case.mask), operands)
+    function = compiled(case, case.mod, case.block_mask())
+
+    def run(*leaves):
+        with torch.autocast("tpu", dtype=torch.bfloat16):
+            output, aux = function(*leaves)
+        assert output.dtype == torch.bfloat16
+        return output.float(), aux
+
+    close(outcome(run, [x.float().to("tpu") for x in operands]), expected, rtol=2e-2, atol=2e-2)
+
+
 def test_gradients_of_captured_buffers():
     case, bias, slope = Case(causal), torch.randn(4, dtype=torch.float64), torch.randn(64, dtype=torch.float64)
 

@@ -92,17 +92,21 @@ class _Problem:
         """Block number `block` of x, of which `group` heads share one of x."""
         if self.is_shared:
             return x.index_select(0, block[None])[0]
-        batch = torch.arange(self.batch, device=self.device)[:, None]
-        head = torch.arange(self.heads, device=self.device) // group
+        batch = self.range(self.batch)[:, None]
+        head = self.range(self.heads) // group
         return x[block, batch, head]
+
+    def range(self, count: int) -> Tensor:
+        """Integers as a TPU has them."""
+        return torch.arange(count, dtype=torch.int32, device=self.device)
 
     def query_positions(self, block: Tensor) -> Tensor:
         """Of the queries in a block: [queries], or [batch, heads, queries] for one block per head."""
-        return block[..., None] * self.query_size + torch.arange(self.query_size, device=self.device)
+        return block[..., None] * self.query_size + self.range(self.query_size)
 
     def key_positions(self, block: Tensor) -> Tensor:
         """Of the keys in a block."""
-        return block[..., None] * self.key_size + torch.arange(self.key_size, device=self.device)
+        return block[..., None] * self.key_size + self.range(self.key_size)
 
     def mapped(
         self, function: Function, operands: Sequence[Tensor], m: Tensor, n: Tensor, *buffers: Any, **keywords: Any
@@ -116,8 +120,8 @@ class _Problem:
             function = torch.vmap(function, in_dims=before + level + behind, **keywords)
         # What fills the last block is no position: the modifications see the last one there.
         m, n = m.clamp(max=self.queries - 1), n.clamp(max=self.keys - 1)
-        batch, head = torch.arange(self.batch, device=self.device), torch.arange(self.heads, device=self.device)
-        return function(*operands[:1], batch, head, m.int(), n.int(), *rest, *buffers)
+        batch, head = self.range(self.batch), self.range(self.heads)
+        return function(*operands[:1], batch, head, m, n, *rest, *buffers)
 
     def allowed(self, m: Tensor, n: Tensor, valid: Tensor | None, is_cut: bool) -> Tensor | None:
         """Which scores of a block the mask allows; None for all."""
@@ -148,11 +152,11 @@ class _Problem:
             def body(
                 place: Tensor, *state: Tensor, count: Tensor = count, blocks: Tensor = blocks, is_cut: bool = is_cut
             ) -> list[Tensor]:
-                block = self.per_head(blocks.index_select(0, place[None])[0]).long()
+                block = self.per_head(blocks.index_select(0, place[None])[0]).int()
                 valid = None if self.is_shared else place < self.per_head(count)
                 return [place + 1, *step(list(state), block, valid, is_cut)]
 
-            place = torch.zeros((), dtype=torch.int64, device=self.device)
+            place = self.range(1)[0]
             _, *state = _C._record_while(lambda place, *_, most=most: [place < most], body, [place, *state])
         return state
 
@@ -221,7 +225,7 @@ def _forward(
         )
     p = _Problem(query, key, value, score_mod, block_mask, scale, score_mod_other_buffers, mask_mod_other_buffers)
     keys, values = p.split_keys(key), p.split_keys(value)
-    numbers = torch.arange(p.query_blocks, device=p.device)
+    numbers = p.range(p.query_blocks)
     xs = [p.split_queries(query), numbers, *p.by_query.by_block()]
     results = _C._record_scan(lambda q, i, *lists: _attend(p, q, i, lists, keys, values), p.query_blocks, [], xs)
     output, logsumexp, maximum = (_join(x, p.queries) for x in results)
@@ -280,7 +284,7 @@ def _query_gradients(p: _Problem, gradients: _Gradients, rows: Sequence[Tensor],
 
         return p.each(lists, step, [*sums, torch.zeros_like(query)])
 
-    numbers = torch.arange(p.query_blocks, device=p.device)
+    numbers = p.range(p.query_blocks)
     xs = [rows[0], numbers, *rows[1:], *p.by_query.by_block()]
     return _C._record_scan(one, p.query_blocks, [torch.zeros_like(x) for x in gradients.buffers()], xs)
 
@@ -303,7 +307,7 @@ def _key_gradients(p: _Problem, gradients: _Gradients, rows: Sequence[Tensor], k
 
         return p.each(lists, step, [torch.zeros_like(key), torch.zeros_like(value)])
 
-    numbers = torch.arange(p.key_blocks, device=p.device)
+    numbers = p.range(p.key_blocks)
     xs = [p.split_keys(key), p.split_keys(value), numbers, *p.by_key.by_block()]
     return _C._record_scan(one, p.key_blocks, [], xs)
 
