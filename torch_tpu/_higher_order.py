@@ -12,7 +12,7 @@ AUTOCAST = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined
 
 
 def _pass_autocast() -> None:
-    """Autocast passes through to what their functions hold, as it does for CPU and CUDA; no such operator has a kernel for it."""
+    """Autocast passes through to what their functions hold, as that of CPU and CUDA does; they have no kernels for it."""
     torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(AUTOCAST)
     for op in torch._ops._higher_order_ops.values():
         op.fallthrough(AUTOCAST)
