@@ -269,6 +269,30 @@ def test_modules_and_constants():
         check_close(torch.compile(function, backend="tpu", fullgraph=True)(x.to("tpu")), expected)
 
 
+@pytest.mark.parametrize("way", ["loop", "branch"])
+def test_writes_of_captured_tensors(way):
+    """Without gradients, torch lets bodies write what they capture, such as a cache of keys."""
+
+    def function(x):
+        cache, sums = torch.zeros(4, 3, device=x.device), torch.zeros(3, 4, device=x.device).t()
+
+        def keep(i, y):
+            cache.index_copy_(0, i[None], y[None] + cache[1:2])
+            sums[:, 1:].add_(y[1:])
+            return y * 0.5 + sums.mean()
+
+        if way == "loop":
+            result = while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, keep(i, y)), (counter(x), x[0] * 1))
+        else:
+            other = lambda i, y: sums.sub_(2)[i[None]].sum(0) + y  # noqa: E731
+            result = torch.cond(x.sum() > 0, keep, other, (counter(x, 2), x[0]))
+        return result, cache * 1, sums * 1
+
+    with torch.no_grad():
+        for x in (torch.rand(4, 3), -torch.rand(4, 3)):
+            check(function, x)
+
+
 def test_autocast():
     def function(x, w):
         with torch.autocast(x.device.type, dtype=torch.bfloat16):

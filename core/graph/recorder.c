@@ -74,17 +74,16 @@ static tt_status add_input(tt_recorder *r, const tt_input *input) {
 }
 
 // A parameter of a region that stands for a value of the program around it.
-static tt_status capture(tt_recorder *r, tt_value *outside, tt_dtype dtype, int rank, const int64_t *dims,
+static tt_status capture(tt_recorder *r, tt_capture outside, tt_dtype dtype, int rank, const int64_t *dims,
                          tt_value **out_parameter) {
-  if (!tt_reserve((void **)&r->captures, r->capture_count, 1, &r->capture_capacity, sizeof(tt_value *)))
+  if (!tt_reserve((void **)&r->captures, r->capture_count, 1, &r->capture_capacity, sizeof *r->captures))
     return out_of_memory();
   r->captures[r->capture_count++] = outside;
   *out_parameter = tt_builder_parameter(r->b, dtype, rank, dims);
   return TT_SUCCESS;
 }
 
-// Is it a region, and the storage not its own?
-static bool is_outside(const tt_recorder *r, const tt_storage *storage) {
+bool tt_recorder_is_outside(const tt_recorder *r, const tt_storage *storage) {
   return r->outer && storage->number <= r->newest;
 }
 
@@ -93,7 +92,8 @@ static tt_status capture_storage(tt_recorder *r, tt_record *record) {
   tt_value *outside;
   TT_TRY(tt_recorder_value(r->outer, record->storage, &outside, &record->layout));
   if (!outside) return TT_SUCCESS;
-  return capture(r, outside, outside->dtype, outside->rank, outside->dims, &record->value);
+  const tt_capture captured = {outside, record->storage};
+  return capture(r, captured, outside->dtype, outside->rank, outside->dims, &record->value);
 }
 
 tt_status tt_recorder_value(tt_recorder *r, tt_storage *storage, tt_value **out_value, const tt_layout **out_layout) {
@@ -101,7 +101,7 @@ tt_status tt_recorder_value(tt_recorder *r, tt_storage *storage, tt_value **out_
   if (!record) return out_of_memory();
   if (record->value || record->written) {
     // what the recording made of it
-  } else if (is_outside(r, storage)) {
+  } else if (tt_recorder_is_outside(r, storage)) {
     TT_TRY(capture_storage(r, record));
   } else if (!r->outer) {
     const tt_layout *layout = tt_storage_layout(storage);
@@ -225,7 +225,7 @@ static tt_value *source_start(void *user, int slot, const tt_digit *digit) {
 tt_value *tt_recorder_random_state(tt_recorder *r, int64_t count) {
   int64_t two = 2;
   if (!r->random_state && r->outer) {
-    tt_status status = capture(r, NULL, TT_U64, 1, &two, &r->random_state);
+    tt_status status = capture(r, (tt_capture){0}, TT_U64, 1, &two, &r->random_state);
     if (status) return tt_builder_fail(r->b, status);
   } else if (!r->random_state) {
     tt_input input = {.kind = TT_INPUT_RANDOM, .dtype = TT_U64, .slot = -1};
@@ -276,6 +276,18 @@ static tt_source source_of(tt_recorder *r) {
 
 // --- lowering a call --------------------------------------------------------------------------------------------------------
 
+static tt_status write_record(tt_record *record, tt_value *value) {
+  TT_TRY(tt_layout_intern(value->dtype, value->rank, value->dims, &record->layout));
+  record->value = value;
+  record->written = true;
+  return TT_SUCCESS;
+}
+
+tt_status tt_recorder_write(tt_recorder *r, tt_storage *storage, tt_value *value) {
+  tt_record *record = tt_recorder_find(r, storage);
+  return record ? write_record(record, value) : out_of_memory();
+}
+
 // Writes a lowered value through a slot into its storage's record.
 static tt_status record_write(tt_recorder *r, tt_lowering *l, int slot, tt_value *value) {
   const tt_tensor *t = &l->tensors[slot];
@@ -284,15 +296,7 @@ static tt_status record_write(tt_recorder *r, tt_lowering *l, int slot, tt_value
   if (!tt_tensor_covers(t, t->storage->byte_size)) TT_TRY(tt_recorder_value(r, t->storage, &base, &layout));
   tt_value *stored = tt_lowering_store(l, slot, value, base, t->storage->byte_size);
   if (tt_builder_failed(r->b) || !stored) return TT_SUCCESS; // reported by the caller; or nothing to write
-  tt_record *record = tt_recorder_find(r, t->storage);
-  if (!record) return out_of_memory();
-  if (is_outside(r, t->storage))
-    return tt_error(TT_NOT_IMPLEMENTED, "%s writes a tensor from outside of the loop or branch that it is in",
-                    l->op->name);
-  TT_TRY(tt_layout_intern(stored->dtype, stored->rank, stored->dims, &record->layout));
-  record->value = stored;
-  record->written = true;
-  return TT_SUCCESS;
+  return tt_recorder_write(r, t->storage, stored);
 }
 
 // Logical sizes, strides and the physical value of a fresh result.

@@ -36,26 +36,65 @@ static int join_checks(tt_recorder *r) {
   return r->check_count = count;
 }
 
+// The new value of a storage from outside, in the type of the old one, so that a loop can carry it.
+static tt_status end_write(tt_recorder *r, const tt_record *record, tt_region_write *out, tt_value **out_value) {
+  const tt_layout *layout;
+  *out = (tt_region_write){.storage = record->storage};
+  TT_TRY(tt_recorder_value(r->outer, record->storage, &out->before, &layout));
+  tt_value *now = record->value;
+  if (!out->before || now->dtype != out->before->dtype || tt_value_count(now) != tt_value_count(out->before))
+    return tt_error(TT_NOT_IMPLEMENTED,
+                    "a loop or branch gives a tensor from outside its first value or another dtype");
+  *out_value = tt_hlo_reshape(r->b, now, out->before->rank, out->before->dims);
+  return TT_SUCCESS;
+}
+
+static tt_status end_writes(tt_recorder *r, tt_region *region, tt_value **values) {
+  tt_region_write *writes =
+      tt_arena_allocate(tt_builder_arena(r->outer->b), (size_t)r->record_count + 1, sizeof *writes);
+  if (!writes) return out_of_memory();
+  for (int i = 0; i < r->record_count; ++i) {
+    const tt_record *record = &r->records[i];
+    if (!record->written || !tt_recorder_is_outside(r, record->storage)) continue;
+    TT_TRY(end_write(r, record, &writes[region->write_count], &values[region->write_count]));
+    ++region->write_count;
+  }
+  region->writes = writes;
+  return TT_SUCCESS;
+}
+
+// The results, writes and checks of the region.
+static tt_status end_values(tt_recorder *r, const tt_tensor *results, int count, tt_region *region,
+                            tt_value ***out_values) {
+  region->result_count = count;
+  region->check_count = join_checks(r);
+  size_t most = (size_t)(count + r->record_count + region->check_count) + 1;
+  tt_value **values = tt_arena_allocate(tt_builder_arena(r->b), most, sizeof *values);
+  if (!values) return out_of_memory();
+  for (int i = 0; i < count; ++i) values[i] = tt_recorder_operand(r, &results[i]);
+  TT_TRY(tt_builder_take_status(r->b));
+  TT_TRY(end_writes(r, region, values + count));
+  for (int i = 0; i < region->check_count; ++i) values[count + region->write_count + i] = r->checks[i].ok;
+  *out_values = values;
+  return TT_SUCCESS;
+}
+
 tt_status tt_region_take(tt_recorder *r, const tt_tensor *results, int count, tt_region **out_region) {
   tt_arena *arena = tt_builder_arena(r->outer->b);
-  int checks = join_checks(r);
   tt_region *region = tt_arena_allocate(arena, 1, sizeof *region);
-  tt_value **values = tt_arena_allocate(tt_builder_arena(r->b), (size_t)(count + checks) + 1, sizeof *values);
-  if (!region || !values) return out_of_memory();
-  for (int i = 0; i < count; ++i) values[i] = tt_recorder_operand(r, &results[i]);
-  for (int i = 0; i < checks; ++i) values[count + i] = r->checks[i].ok;
-  TT_TRY(tt_fragment_take(r->b, count + checks, values, arena, &region->fragment));
+  tt_value **values;
+  if (!region) return out_of_memory();
+  TT_TRY(end_values(r, results, count, region, &values));
+  TT_TRY(tt_fragment_take(r->b, count + region->write_count + region->check_count, values, arena, &region->fragment));
   region->argument_count = region->fragment.parameter_count - r->capture_count;
   region->capture_count = r->capture_count;
-  region->result_count = count;
-  region->check_count = checks;
   region->is_random = r->random_state != NULL;
   region->random_count = r->random_count;
-  tt_value **captures = tt_arena_allocate(arena, (size_t)r->capture_count + 1, sizeof *captures);
-  tt_recorded_check *kinds = tt_arena_allocate(arena, (size_t)checks + 1, sizeof *kinds);
+  tt_capture *captures = tt_arena_allocate(arena, (size_t)r->capture_count + 1, sizeof *captures);
+  tt_recorded_check *kinds = tt_arena_allocate(arena, (size_t)region->check_count + 1, sizeof *kinds);
   if (!captures || !kinds) return out_of_memory();
   if (r->capture_count) memcpy(captures, r->captures, (size_t)r->capture_count * sizeof *captures);
-  if (checks) memcpy(kinds, r->checks, (size_t)checks * sizeof *kinds);
+  if (region->check_count) memcpy(kinds, r->checks, (size_t)region->check_count * sizeof *kinds);
   region->captures = captures;
   region->checks = kinds;
   *out_region = region;
@@ -64,12 +103,12 @@ tt_status tt_region_take(tt_recorder *r, const tt_tensor *results, int count, tt
 
 // --- the state of a loop ------------------------------------------------------------------------------------------------------
 
-// What a loop carries: [counter] carried, checks, [ys, xs], captures. Values of the program before the loop at first.
+// What a loop carries: [counter] carried, writes, checks, [ys, xs], captures. Values of the program before the loop at first.
 typedef struct loop {
   const tt_region *condition, *body; // no condition: a scan
   int64_t length;                    // of a scan
   int carried_count, xs_count, ys_count;
-  int carried, checks, ys, xs; // where they start
+  int carried, writes, checks, ys, xs; // where they start
   int *condition_captures, *body_captures;
   int random; // where the random state is
   tt_value **state;
@@ -88,24 +127,37 @@ static int append_invariant(loop *l, tt_value *value) {
   return l->count - 1;
 }
 
+// The number of the storage among those that the region writes; their count if it does not.
+static int find_write(const tt_region *region, const tt_storage *storage) {
+  int i = 0;
+  while (i < region->write_count && region->writes[i].storage != storage) ++i;
+  return i;
+}
+
 static int *append_captures(tt_recorder *r, loop *l, const tt_region *region, tt_value *random) {
   int *at = tt_arena_allocate(tt_builder_arena(r->b), (size_t)region->capture_count + 1, sizeof *at);
   for (int i = 0; at && i < region->capture_count; ++i) {
-    tt_value *value = region->captures[i] ? region->captures[i] : random;
-    at[i] = append_invariant(l, value);
-    if (value == random) l->random = at[i];
+    const tt_capture *c = &region->captures[i];
+    int write = find_write(l->body, c->storage);
+    if (!c->value)
+      at[i] = l->random = append_invariant(l, random);
+    else
+      at[i] = write < l->body->write_count ? l->writes + write : append_invariant(l, c->value);
   }
   return at;
 }
 
 static bool allocate_state(tt_recorder *r, loop *l) {
-  int most = 1 + l->carried_count + l->body->check_count + l->ys_count + l->xs_count + l->body->capture_count +
-             (l->condition ? l->condition->capture_count : 0);
+  int most = 1 + l->carried_count + l->body->write_count + l->body->check_count + l->ys_count + l->xs_count +
+             l->body->capture_count + (l->condition ? l->condition->capture_count : 0);
   l->state = tt_arena_allocate(tt_builder_arena(r->b), (size_t)most, sizeof *l->state);
   return l->state != NULL;
 }
 
-static void append_checks(tt_builder *b, loop *l) {
+// What changes from step to step besides what the caller carries.
+static void append_writes_and_checks(tt_builder *b, loop *l) {
+  l->writes = l->count;
+  for (int i = 0; i < l->body->write_count; ++i) append(l, 1, &l->body->writes[i].before);
   l->checks = l->count;
   for (int i = 0; i < l->body->check_count; ++i) append(l, 1, (tt_value *[]){tt_hlo_constant(b, TT_BOOL, 1)});
 }
@@ -127,18 +179,23 @@ static tt_value **inline_region(tt_builder *b, const tt_region *region, tt_value
   return tt_builder_failed(b) ? NULL : results;
 }
 
-// The next state: carried values and checks from the body's results, the rest as it was.
+// The next state: carried values, writes and checks from the body's results, the rest as it was.
 static void next_state(tt_builder *b, const loop *l, tt_value *const *state, tt_value *const *given, tt_value **next) {
   for (int i = 0; i < l->count; ++i) next[i] = state[i];
   for (int i = 0; i < l->carried_count; ++i) next[l->carried + i] = given[i];
-  for (int i = 0; i < l->body->check_count; ++i)
-    next[l->checks + i] = tt_hlo_and(b, state[l->checks + i], given[l->body->result_count + i]);
+  tt_value *const *writes = given + l->body->result_count, *const *checks = writes + l->body->write_count;
+  for (int i = 0; i < l->body->write_count; ++i) next[l->writes + i] = writes[i];
+  for (int i = 0; i < l->body->check_count; ++i) next[l->checks + i] = tt_hlo_and(b, state[l->checks + i], checks[i]);
 }
 
-// The checks of the body are checks of the program around the loop.
-static void give_checks(tt_recorder *r, const loop *l) {
+// The writes and checks of the body are those of the program around the loop.
+static tt_status give_writes_and_checks(tt_recorder *r, const loop *l) {
+  TT_TRY(tt_builder_take_status(r->b));
+  for (int i = 0; i < l->body->write_count; ++i)
+    TT_TRY(tt_recorder_write(r, l->body->writes[i].storage, l->state[l->writes + i]));
   for (int i = 0; i < l->body->check_count; ++i)
     tt_recorder_check(r, l->state[l->checks + i], l->body->checks[i].code, l->body->checks[i].message);
+  return tt_builder_take_status(r->b);
 }
 
 // --- while --------------------------------------------------------------------------------------------------------------------
@@ -158,7 +215,8 @@ static void while_body(tt_builder *b, tt_value *const *state, tt_value **results
 static tt_status check_while(const tt_region *condition, const tt_region *body, int count) {
   if (condition->is_random || body->is_random)
     return tt_error(TT_NOT_IMPLEMENTED, "random numbers in a loop whose length is not known");
-  if (condition->check_count) return tt_error(TT_NOT_IMPLEMENTED, "values are checked in the condition of a loop");
+  if (condition->check_count || condition->write_count)
+    return tt_error(TT_NOT_IMPLEMENTED, "values are checked or tensors written in the condition of a loop");
   if (condition->argument_count != count || body->argument_count != count || body->result_count != count ||
       condition->result_count != 1)
     return tt_error(TT_INVALID_ARGUMENT, "while_loop: the body must give as many values as are carried, and the "
@@ -173,25 +231,31 @@ tt_status tt_region_while(tt_recorder *r, const tt_region *condition, const tt_r
   loop l = {.condition = condition, .body = body, .carried_count = count};
   if (!allocate_state(r, &l)) return out_of_memory();
   append(&l, count, carried);
-  append_checks(r->b, &l);
+  append_writes_and_checks(r->b, &l);
   l.xs = l.count;
   l.condition_captures = append_captures(r, &l, condition, NULL);
   l.body_captures = append_captures(r, &l, body, NULL);
   if (!l.condition_captures || !l.body_captures) return out_of_memory();
   tt_hlo_while(r->b, l.count, l.state, while_condition, while_body, &l, l.state);
-  give_checks(r, &l);
   *out_results = l.state;
-  return tt_builder_take_status(r->b);
+  return give_writes_and_checks(r, &l);
 }
 
 // --- case ---------------------------------------------------------------------------------------------------------------------
 
-// A branch as the body of its region: the checks of the other branches hold.
+// What the branches of a case write, each storage once.
+typedef struct writes {
+  tt_region_write *items;
+  int count;
+} writes;
+
+// A branch as the body of its region: what only others write stays, and their checks hold.
 typedef struct branch {
   const tt_region *region;
   tt_value **captures; // with the random state
-  int check_count;     // of all branches
-  int first_check;     // its own among them
+  const writes *writes;
+  int check_count; // of all branches
+  int first_check; // its own among them
 } branch;
 
 static void branch_body(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
@@ -204,12 +268,30 @@ static void branch_body(tt_builder *b, tt_value *const *arguments, tt_value **re
     return;
   }
   tt_fragment_inline(b, &region->fragment, br->captures, given);
-  for (int i = 0; i < region->result_count; ++i) results[i] = given[i];
+  for (int i = 0; i < region->result_count; ++i) *results++ = given[i];
+  for (int i = 0; i < br->writes->count; ++i) {
+    int own = find_write(region, br->writes->items[i].storage);
+    *results++ = own < region->write_count ? given[region->result_count + own] : br->writes->items[i].before;
+  }
+  const int first = region->result_count + region->write_count - br->first_check;
   for (int i = 0; i < br->check_count; ++i) {
     bool own = i >= br->first_check && i < br->first_check + region->check_count;
-    results[region->result_count + i] =
-        own ? given[region->result_count + i - br->first_check] : tt_hlo_constant(b, TT_BOOL, 1);
+    *results++ = own ? given[first + i] : tt_hlo_constant(b, TT_BOOL, 1);
   }
+}
+
+static tt_status join_writes(tt_recorder *r, int count, tt_region *const *regions, writes *out) {
+  int most = 0;
+  for (int i = 0; i < count; ++i) most += regions[i]->write_count;
+  *out = (writes){.items = tt_arena_allocate(tt_builder_arena(r->b), (size_t)most + 1, sizeof *out->items)};
+  if (!out->items) return out_of_memory();
+  for (int i = 0; i < count; ++i)
+    for (int k = 0; k < regions[i]->write_count; ++k) {
+      int same = 0;
+      while (same < out->count && out->items[same].storage != regions[i]->writes[k].storage) ++same;
+      if (same == out->count) out->items[out->count++] = regions[i]->writes[k];
+    }
+  return TT_SUCCESS;
 }
 
 static bool same_types(const tt_region *a, const tt_region *b) {
@@ -222,7 +304,8 @@ static bool same_types(const tt_region *a, const tt_region *b) {
 }
 
 // Each branch is run at most once, so all may draw from the same numbers.
-static tt_status make_branches(tt_recorder *r, int count, tt_region *const *regions, branch *branches, void **users) {
+static tt_status make_branches(tt_recorder *r, int count, tt_region *const *regions, const writes *writes,
+                               branch *branches, void **users) {
   int64_t draws = 0;
   bool is_random = false;
   int checks = 0;
@@ -230,7 +313,7 @@ static tt_status make_branches(tt_recorder *r, int count, tt_region *const *regi
     if (regions[i]->argument_count || !same_types(regions[i], regions[0]))
       return tt_error(TT_INVALID_ARGUMENT, "cond: the branches must give the same number of tensors, of the same "
                                            "sizes and dtypes");
-    branches[i] = (branch){.region = regions[i], .first_check = checks};
+    branches[i] = (branch){.region = regions[i], .writes = writes, .first_check = checks};
     users[i] = &branches[i];
     checks += regions[i]->check_count;
     is_random |= regions[i]->is_random;
@@ -243,9 +326,20 @@ static tt_status make_branches(tt_recorder *r, int count, tt_region *const *regi
     branches[i].captures = tt_arena_allocate(tt_builder_arena(r->b), size, sizeof(tt_value *));
     if (!branches[i].captures) return out_of_memory();
     for (int k = 0; k < regions[i]->capture_count; ++k)
-      branches[i].captures[k] = regions[i]->captures[k] ? regions[i]->captures[k] : random;
+      branches[i].captures[k] = regions[i]->captures[k].value ? regions[i]->captures[k].value : random;
   }
   return TT_SUCCESS;
+}
+
+// The types of what a case gives: results, writes, checks.
+static tt_value **types_of(tt_recorder *r, const branch *first) {
+  int results = first->region->result_count, all = results + first->writes->count + first->check_count;
+  tt_value **likes = tt_arena_allocate(tt_builder_arena(r->b), (size_t)all + 1, sizeof *likes);
+  tt_value *ok = tt_hlo_constant(r->b, TT_BOOL, 1);
+  for (int i = 0; likes && i < all; ++i) likes[i] = ok;
+  for (int i = 0; likes && i < results; ++i) likes[i] = (tt_value *)&first->region->fragment.results[i];
+  for (int i = 0; likes && i < first->writes->count; ++i) likes[results + i] = first->writes->items[i].before;
+  return likes;
 }
 
 tt_status tt_region_case(tt_recorder *r, tt_value *index, int count, tt_region *const *regions,
@@ -254,21 +348,23 @@ tt_status tt_region_case(tt_recorder *r, tt_value *index, int count, tt_region *
   tt_arena *arena = tt_builder_arena(r->b);
   branch *branches = tt_arena_allocate(arena, (size_t)count + 1, sizeof *branches);
   void **users = tt_arena_allocate(arena, (size_t)count + 1, sizeof *users);
+  writes writes;
   if (!branches || !users) return out_of_memory();
-  TT_TRY(make_branches(r, count, regions, branches, users));
-  int results = regions[0]->result_count, checks = branches[0].check_count;
-  tt_value **likes = tt_arena_allocate(arena, (size_t)(results + checks) + 1, sizeof *likes);
-  tt_value *ok = tt_hlo_constant(r->b, TT_BOOL, 1);
-  if (!likes) return out_of_memory();
-  for (int i = 0; i < results; ++i) likes[i] = (tt_value *)&regions[0]->fragment.results[i];
-  for (int i = 0; i < checks; ++i) likes[results + i] = ok;
-  tt_hlo_case(r->b, tt_hlo_convert(r->b, index, TT_S32), count, branch_body, users, results + checks, likes, likes);
+  TT_TRY(join_writes(r, count, regions, &writes));
+  TT_TRY(make_branches(r, count, regions, &writes, branches, users));
+  int first_write = regions[0]->result_count, first_check = first_write + writes.count;
+  tt_value **values = types_of(r, &branches[0]);
+  if (!values) return out_of_memory();
+  tt_hlo_case(r->b, tt_hlo_convert(r->b, index, TT_S32), count, branch_body, users,
+              first_check + branches[0].check_count, values, values);
+  TT_TRY(tt_builder_take_status(r->b));
+  for (int i = 0; i < writes.count; ++i) TT_TRY(tt_recorder_write(r, writes.items[i].storage, values[first_write + i]));
   for (int i = 0; i < count; ++i)
     for (int k = 0; k < regions[i]->check_count; ++k) {
       const tt_recorded_check *check = &regions[i]->checks[k];
-      tt_recorder_check(r, likes[results + branches[i].first_check + k], check->code, check->message);
+      tt_recorder_check(r, values[first_check + branches[i].first_check + k], check->code, check->message);
     }
-  *out_results = likes;
+  *out_results = values;
   return tt_builder_take_status(r->b);
 }
 
@@ -356,7 +452,7 @@ tt_status tt_region_scan(tt_recorder *r, const tt_region *body, int64_t length, 
   append(&l, 1, (tt_value *[]){tt_hlo_constant(r->b, TT_S32, 0)});
   l.carried = l.count;
   append(&l, carried_count, carried);
-  append_checks(r->b, &l);
+  append_writes_and_checks(r->b, &l);
   l.ys = l.count;
   for (int i = 0; i < l.ys_count; ++i)
     append(&l, 1, (tt_value *[]){room_for(r->b, &body->fragment.results[carried_count + i], length)});
@@ -366,8 +462,8 @@ tt_status tt_region_scan(tt_recorder *r, const tt_region *body, int64_t length, 
   l.body_captures = append_captures(r, &l, body, random);
   if (!l.body_captures) return out_of_memory();
   tt_hlo_while(r->b, l.count, l.state, scan_condition, scan_body, &l, l.state);
-  give_checks(r, &l);
+  TT_TRY(give_writes_and_checks(r, &l));
   for (int i = 0; i < l.ys_count; ++i) l.state[l.carried + carried_count + i] = l.state[l.ys + i];
   *out_results = l.state + l.carried;
-  return tt_builder_take_status(r->b);
+  return TT_SUCCESS;
 }

@@ -20,8 +20,7 @@ void tt_record_enter(tt_recorder *recorder); // makes it the innermost
 void tt_record_free(tt_recorder *recorder);
 // Fresh tensors with values of the innermost recorder. The storages are the caller's, on failure too.
 tt_status tt_record_fresh_tensor(int device_index, const tt_recorded_result *result, tt_result *out);
-tt_status tt_record_fresh_tensors(int device_index, const tt_recorded_result *recorded, int count,
-                                  tt_results *results);
+tt_status tt_record_fresh_tensors(int device_index, const tt_recorded_result *recorded, int count, tt_results *results);
 // Changes the size of a storage that has no value yet.
 tt_status tt_record_resize(tt_storage *storage, int64_t byte_size);
 // What the recorder needs to lower `call`. (call.c)
