@@ -92,7 +92,10 @@ def _scan(combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], addition
         return scan_op_dense(combine_fn, init, xs, additional_inputs)
     _check_tensors("scan", [*init, *xs])
     body = _Body(lambda *values: combine_fn(*values, *additional_inputs))
-    return tuple(body.results(_C._record_scan(body, xs[0].shape[0], init, xs)))
+    results = _C._record_scan(body, xs[0].shape[0], init, xs)
+    if any(body.leaves[: len(init)]):
+        raise NotImplementedError("scan: a program carries tensors alone")
+    return tuple(body.results(results))
 
 
 def _map(f: Function, xs: Sequence[Any], pos_args: Sequence[Any]) -> Any:
