@@ -9,6 +9,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_over
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_tpu import _C
 from torch_tpu.aot import compiler
 
 pytestmark = pytest.mark.usefixtures("full_float32")
@@ -291,6 +292,30 @@ def test_writes_of_captured_tensors(way):
     with torch.no_grad():
         for x in (torch.rand(4, 3), -torch.rand(4, 3)):
             check(function, x)
+
+
+def test_writes_of_a_branch_in_a_loop():
+    """torch refuses these; the core takes them."""
+
+    def run(x):
+        kept, other = x.clone(), x.clone()  # both share one value
+
+        def branch(y):
+            kept.add_(y)
+            return [y * 2]
+
+        def step(i, y):
+            (y,) = _C._record_case(i > 0, [lambda: [y + other], lambda: branch(y)])
+            return [i + 1, y]
+
+        i, y = _C._record_while(lambda i, y: [i < 3], step, [counter(x), x])
+        return [i, y, kept, other]
+
+    x = torch.tensor([1.0, 2.0])
+    i, y, kept, other = _C._CompiledGraph("writes", 1, False, run)([x.to("tpu")])
+    assert i.item() == 3
+    # y is 2, 4 and 8 times x after the steps; the last two add the y that they begin with to kept.
+    check_close([y, kept, other], [(x + x) * 4, x + 2 * x + 4 * x, x])
 
 
 def test_autocast():
