@@ -10,6 +10,7 @@
 #include "aot/aot.h"
 #include "cache.h"
 #include "compiled.h"
+#include "control_flow.h"
 #include "diagnostics.h"
 #include "exported.h"
 #include "generator.h"
@@ -241,6 +242,7 @@ void define(py::module_ &m) {
   define_cache(m);
   define_compiled(m);
   define_exported(m);
+  define_control_flow(m);
   m.def("_set_decomposition_hook",
         [](const py::object &hook) { set_decomposition_hook(hook.is_none() ? nullptr : hook.ptr()); });
   m.def("_default_generator", [](int index) {

@@ -88,7 +88,7 @@ def same(ours, theirs):
 
 
 @hypothesis.given(PROGRAMS)
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=20)
 def test_random_programs(program):
     function = interpreted(program)
     with torch.tpu.set_eager_mode(MODES.DEFER_NEVER):
@@ -101,7 +101,7 @@ def test_random_programs(program):
 
 
 @hypothesis.given(PROGRAMS, strategies.integers(1, 3))
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=10)
 def test_random_programs_with_graph_breaks(program, place):
     """The same cut in two: a tensor and its views go from one graph to the next."""
     first, second = interpreted(program[: len(program) // place]), interpreted(program)
@@ -118,7 +118,7 @@ def test_random_programs_with_graph_breaks(program, place):
 
 @pytest.mark.usefixtures("full_float32")
 @hypothesis.given(PROGRAMS)
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=10)
 def test_gradients_of_random_programs(program):
     """Autograd through views and writes."""
 

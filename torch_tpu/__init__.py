@@ -37,7 +37,7 @@ def _register() -> None:
     """Registers the device, its module ``torch.tpu`` and the methods ``Tensor.tpu()``, ``Module.tpu()`` and so on."""
     _C._set_search_dirs(_search_dirs())
     torch.utils.rename_privateuse1_backend("tpu")
-    from torch_tpu import _decompositions, _dlpack, _flex_attention, _inductor, _storage, tpu
+    from torch_tpu import _decompositions, _dlpack, _flex_attention, _higher_order, _inductor, _storage, tpu
     from torch_tpu.tpu import progress
 
     torch._register_device_module("tpu", tpu)
@@ -50,6 +50,7 @@ def _register() -> None:
     _dlpack.install()
     _storage.install()
     _inductor.install()
+    _higher_order.install()
     _flex_attention.install()
     if os.environ.get("TORCH_TPU_REMOTE_CACHE"):
         from torch_tpu import _remote_cache

@@ -22,6 +22,7 @@ void tt_recorder_free(tt_recorder *r) {
   tt_free(r->inputs);
   tt_free(r->checks);
   tt_free(r->requirements);
+  tt_free(r->captures);
   tt_builder_free(r->b);
   *r = (tt_recorder){0};
 }
@@ -72,10 +73,37 @@ static tt_status add_input(tt_recorder *r, const tt_input *input) {
   return TT_SUCCESS;
 }
 
+// A parameter of a region that stands for a value of the program around it.
+static tt_status capture(tt_recorder *r, tt_capture outside, tt_dtype dtype, int rank, const int64_t *dims,
+                         tt_value **out_parameter) {
+  if (!tt_reserve((void **)&r->captures, r->capture_count, 1, &r->capture_capacity, sizeof *r->captures))
+    return out_of_memory();
+  r->captures[r->capture_count++] = outside;
+  *out_parameter = tt_builder_parameter(r->b, dtype, rank, dims);
+  return TT_SUCCESS;
+}
+
+bool tt_recorder_is_outside(const tt_recorder *r, const tt_storage *storage) {
+  return r->outer && storage->number <= r->newest;
+}
+
+// A region reads a storage from outside as the program around it has it.
+static tt_status capture_storage(tt_recorder *r, tt_record *record) {
+  tt_value *outside;
+  TT_TRY(tt_recorder_value(r->outer, record->storage, &outside, &record->layout));
+  if (!outside) return TT_SUCCESS;
+  const tt_capture captured = {outside, record->storage};
+  return capture(r, captured, outside->dtype, outside->rank, outside->dims, &record->value);
+}
+
 tt_status tt_recorder_value(tt_recorder *r, tt_storage *storage, tt_value **out_value, const tt_layout **out_layout) {
   tt_record *record = tt_recorder_find(r, storage);
   if (!record) return out_of_memory();
-  if (!record->value && !record->written) {
+  if (record->value || record->written) {
+    // what the recording made of it
+  } else if (tt_recorder_is_outside(r, storage)) {
+    TT_TRY(capture_storage(r, record));
+  } else if (!r->outer) {
     const tt_layout *layout = tt_storage_layout(storage);
     if (layout) {
       tt_input input = {
@@ -194,11 +222,12 @@ static tt_value *source_start(void *user, int slot, const tt_digit *digit) {
   return scalar_input(r, &input);
 }
 
-static tt_value *source_random_state(void *user, tt_generator *generator, int64_t count) {
-  (void)generator; // the launch takes the call's generator
-  tt_recorder *r = user;
+tt_value *tt_recorder_random_state(tt_recorder *r, int64_t count) {
   int64_t two = 2;
-  if (!r->random_state) {
+  if (!r->random_state && r->outer) {
+    tt_status status = capture(r, (tt_capture){0}, TT_U64, 1, &two, &r->random_state);
+    if (status) return tt_builder_fail(r->b, status);
+  } else if (!r->random_state) {
     tt_input input = {.kind = TT_INPUT_RANDOM, .dtype = TT_U64, .slot = -1};
     tt_status status = add_input(r, &input);
     if (status) return tt_builder_fail(r->b, status);
@@ -211,13 +240,21 @@ static tt_value *source_random_state(void *user, tt_generator *generator, int64_
   return state;
 }
 
-static void source_check(void *user, tt_value *ok, tt_code code, const char *message) {
-  tt_recorder *r = user;
+static tt_value *source_random_state(void *user, tt_generator *generator, int64_t count) {
+  (void)generator; // the launch takes the call's generator
+  return tt_recorder_random_state(user, count);
+}
+
+void tt_recorder_check(tt_recorder *r, tt_value *ok, tt_code code, const char *message) {
   if (!tt_reserve((void **)&r->checks, r->check_count, 1, &r->check_capacity, sizeof *r->checks)) {
     tt_builder_fail(r->b, out_of_memory());
     return;
   }
   r->checks[r->check_count++] = (tt_recorded_check){ok, code, message};
+}
+
+static void source_check(void *user, tt_value *ok, tt_code code, const char *message) {
+  tt_recorder_check(user, ok, code, message);
 }
 
 // A program of many calls holds their numbers as constants.
@@ -239,6 +276,18 @@ static tt_source source_of(tt_recorder *r) {
 
 // --- lowering a call --------------------------------------------------------------------------------------------------------
 
+static tt_status write_record(tt_record *record, tt_value *value) {
+  TT_TRY(tt_layout_intern(value->dtype, value->rank, value->dims, &record->layout));
+  record->value = value;
+  record->written = true;
+  return TT_SUCCESS;
+}
+
+tt_status tt_recorder_write(tt_recorder *r, tt_storage *storage, tt_value *value) {
+  tt_record *record = tt_recorder_find(r, storage);
+  return record ? write_record(record, value) : out_of_memory();
+}
+
 // Writes a lowered value through a slot into its storage's record.
 static tt_status record_write(tt_recorder *r, tt_lowering *l, int slot, tt_value *value) {
   const tt_tensor *t = &l->tensors[slot];
@@ -247,12 +296,7 @@ static tt_status record_write(tt_recorder *r, tt_lowering *l, int slot, tt_value
   if (!tt_tensor_covers(t, t->storage->byte_size)) TT_TRY(tt_recorder_value(r, t->storage, &base, &layout));
   tt_value *stored = tt_lowering_store(l, slot, value, base, t->storage->byte_size);
   if (tt_builder_failed(r->b) || !stored) return TT_SUCCESS; // reported by the caller; or nothing to write
-  tt_record *record = tt_recorder_find(r, t->storage);
-  if (!record) return out_of_memory();
-  TT_TRY(tt_layout_intern(stored->dtype, stored->rank, stored->dims, &record->layout));
-  record->value = stored;
-  record->written = true;
-  return TT_SUCCESS;
+  return tt_recorder_write(r, t->storage, stored);
 }
 
 // Logical sizes, strides and the physical value of a fresh result.
@@ -344,6 +388,18 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
   call->op->lower(&l);
   tt_status status = collect_results(r, &l, call, out_results, out_count);
   return tt_status_join(tt_builder_take_status(r->b), status);
+}
+
+tt_value *tt_recorder_operand(tt_recorder *r, const tt_tensor *tensor) {
+  tt_value *operand = NULL;
+  r->tensors = tensor;
+  tt_lowering l = {.b = r->b, .tensors = tensor, .tensor_count = 1, .operands = &operand, .source = source_of(r)};
+  return tt_lowering_read(&l, 0);
+}
+
+tt_status tt_recorder_result(tt_recorder *r, tt_value *value, tt_recorded_result *out_result) {
+  TT_TRY(tt_builder_take_status(r->b));
+  return fresh_result(r, &(tt_lowered){.value = value}, out_result);
 }
 
 tt_status tt_recorder_read(tt_recorder *r, const tt_tensor *tensor, tt_recorded_result *out_result) {

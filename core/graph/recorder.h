@@ -62,6 +62,12 @@ typedef struct tt_recorded_result {
   const tt_layout *layout;
 } tt_recorded_result;
 
+// What a region reads from outside, as a parameter.
+typedef struct tt_capture {
+  tt_value *value;           // of the program around it; NULL: the random state
+  const tt_storage *storage; // whose value it is
+} tt_capture;
+
 struct tt_recorder {
   tt_builder *b;
   bool single; // one call: its numbers and offsets are inputs; otherwise they are constants, as its key holds them
@@ -79,6 +85,11 @@ struct tt_recorder {
   int requirement_count, requirement_capacity;
   int64_t random_count; // 4-byte draws so far
   tt_value *random_state;
+  // Of a region (region.h); of a whole program NULL and 0.
+  tt_recorder *outer;   // of the program or region around it
+  uint64_t newest;      // storage when the region began: later ones are its own
+  tt_capture *captures; // the parameters behind the region's arguments
+  int capture_count, capture_capacity;
   // The call being lowered.
   const tt_tensor *tensors;
   const tt_arg *args;
@@ -110,6 +121,18 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
 
 // The value of a tensor as a fresh result: read through its view, laid out by its strides where they are dense.
 tt_status tt_recorder_read(tt_recorder *r, const tt_tensor *tensor, tt_recorded_result *out_result);
+
+// The value of a tensor as a lowering sees it: read through its view, in its sizes. Failures stay in the builder.
+tt_value *tt_recorder_operand(tt_recorder *r, const tt_tensor *tensor);
+// A value as a fresh result, row-major.
+tt_status tt_recorder_result(tt_recorder *r, tt_value *value, tt_recorded_result *out_result);
+// Is it a region, and the storage not its own?
+bool tt_recorder_is_outside(const tt_recorder *r, const tt_storage *storage);
+// Replaces the value of a storage, in its layout.
+tt_status tt_recorder_write(tt_recorder *r, tt_storage *storage, tt_value *value);
+// What tt_source.check and tt_source.random_state do.
+void tt_recorder_check(tt_recorder *r, tt_value *ok, tt_code code, const char *message);
+tt_value *tt_recorder_random_state(tt_recorder *r, int64_t count);
 
 // The record of a storage, made if new. NULL when memory is exhausted.
 tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage);

@@ -196,7 +196,7 @@ tt_value *tt_hlo_reduction_identity(tt_builder *b, tt_reduction kind, tt_dtype d
 // dimensions of a large x they are two reductions where the target is faster so.
 tt_value *tt_hlo_reduce(tt_builder *b, tt_value *x, tt_reduction kind, int count, const int *dims);
 
-// A body builds the region of an op from its block arguments; regions must not use values from outside.
+// A body builds the region of an op from its block arguments; only those of case may use values from outside.
 typedef void (*tt_body)(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user);
 // A body that combines two values by the binary op whose text, "stablehlo.add", is `user`.
 void tt_hlo_combine_body(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user);
@@ -213,7 +213,7 @@ void tt_hlo_reduce_window_with(tt_builder *b, int count, tt_value *const *xs, tt
 // Adds each source element to where the window's selected (greatest) element of x stands: the backward of max pooling. Of
 // equal ones the first. A NaN loses to what follows it (torch would select the last NaN). Dilation must be NULL.
 tt_value *tt_hlo_select_and_scatter_add(tt_builder *b, tt_value *x, tt_value *source, const tt_window *window);
-// In sort and while, out_results may be the operands' own array.
+// In sort and while, out_results may be the operands' own array, in case that of `likes`.
 // Sorts `count` operands together along `dim`; the body compares (x0, y0, x1, y1, ...) scalars and gives one BOOL: does x
 // come first. It must be a strict order.
 void tt_hlo_sort(tt_builder *b, int count, tt_value *const *xs, int dim, bool stable, tt_body compare, void *user,
@@ -224,6 +224,10 @@ void tt_hlo_top_k(tt_builder *b, tt_value *x, int64_t k, tt_value **out_values, 
 // Repeats body while condition gives true. Values from outside must be carried.
 void tt_hlo_while(tt_builder *b, int count, tt_value *const *initial, tt_body condition, tt_body body, void *user,
                   tt_value **out_results);
+// What the body gives for users[index], index being an S32 scalar; for the last of them if there is none of that number. The
+// body has no arguments and may use values from outside; its `count` results have the types of `likes`.
+void tt_hlo_case(tt_builder *b, tt_value *index, int branch_count, tt_body body, void *const *users, int count,
+                 tt_value *const *likes, tt_value **out_results);
 // The operands as they are, or what the body makes of them (of the same types) if the BOOL scalar `condition` is true: a while
 // that runs at most once, so that what is seldom needed costs little. As for while, values from outside must be operands.
 void tt_hlo_when(tt_builder *b, tt_value *condition, int count, tt_value *const *xs, tt_body body, void *user,

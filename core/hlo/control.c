@@ -1,4 +1,4 @@
-// control.c - ops whose regions the caller writes, sort and while, and top_k, which is a sort to the plugins that know no better.
+// control.c - ops whose regions the caller writes, sort, while and case, and top_k, which is a sort to the plugins that know no better.
 #include "hlo/internal.h"
 
 static void results_like(tt_builder *b, int64_t id, int count, tt_value *const *xs, tt_value **out_results) {
@@ -79,6 +79,25 @@ void tt_hlo_while(tt_builder *b, int count, tt_value *const *initial, tt_body co
   tt_emit(b, ")");
   results_like(b, id, count, operands, out_results);
   tt_emit_signature_n(b, count, operands, count, out_results);
+}
+
+void tt_hlo_case(tt_builder *b, tt_value *index, int branch_count, tt_body body, void *const *users, int count,
+                 tt_value *const *likes, tt_value **out_results) {
+  tt_value **types = copy_operands(b, "case", count, likes, out_results);
+  if (types == NULL || !TT_HLO_READY(b, "case", index)) return;
+  if (index->dtype != TT_S32 || index->rank != 0 || branch_count < 1) {
+    TT_HLO_REFUSE(b, "case", "wants an Int scalar and branches", index);
+    return;
+  }
+  int64_t id = tt_emit_results(b, "\"stablehlo.case\"", count);
+  tt_emit_values(b, "(", 1, &index);
+  for (int i = 0; i < branch_count; ++i) {
+    tt_emit(b, i == 0 ? ") (" : ", ");
+    tt_emit_region(b, "case", 0, NULL, count, types, body, users[i]);
+  }
+  tt_emit(b, ")");
+  results_like(b, id, count, types, out_results);
+  tt_emit_signature_n(b, 1, &index, count, out_results);
 }
 
 // The state of the while is the operands and whether the body is still to run.

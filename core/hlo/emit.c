@@ -128,7 +128,7 @@ static bool check_results(tt_builder *b, const char *op, int count, tt_value *co
 
 void tt_emit_region(tt_builder *b, const char *op, int argument_count, tt_value *const *likes, int result_count,
                     tt_value *const *wanted, tt_body body, void *user) {
-  tt_value **arguments = tt_hlo_allocate(b, (size_t)argument_count, sizeof *arguments);
+  tt_value **arguments = tt_hlo_allocate(b, (size_t)argument_count + 1, sizeof *arguments);
   tt_value **results = tt_hlo_allocate(b, (size_t)result_count, sizeof *results);
   for (int i = 0; i < argument_count && !b->failed; ++i)
     arguments[i] = tt_hlo_value(b, likes[i]->dtype, likes[i]->rank, likes[i]->dims, tt_hlo_next_id(b), -1);

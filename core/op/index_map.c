@@ -193,7 +193,23 @@ tt_value *tt_index_write(tt_builder *b, tt_value *x, const tt_index_map *map, tt
   return tt_hlo_convert(b, x, dtype);
 }
 
+// One row is a slice, of which compilers know more than of a gather.
+static tt_value *take_row(tt_builder *b, tt_value *x, int dim, tt_value *index) {
+  tt_value *starts[TT_INDEX_MAX_DIMS], *zero = tt_hlo_constant(b, index->dtype, 0);
+  int64_t size[TT_INDEX_MAX_DIMS], dims[2 * TT_INDEX_MAX_DIMS];
+  int rank = 0;
+  for (int i = 0; i < x->rank; ++i) {
+    starts[i] = i == dim ? tt_hlo_reshape(b, index, 0, NULL) : zero;
+    size[i] = i == dim ? 1 : x->dims[i];
+    if (i != dim) dims[rank++] = x->dims[i];
+    for (int k = 0; i == dim && k < index->rank; ++k) dims[rank++] = 1;
+  }
+  return tt_hlo_reshape(b, tt_hlo_dynamic_slice(b, x, starts, size), rank, dims);
+}
+
 tt_value *tt_take_rows(tt_builder *b, tt_value *x, int dim, tt_value *index) {
+  bool fits = x->rank <= TT_INDEX_MAX_DIMS && index->rank <= TT_INDEX_MAX_DIMS && dim < x->rank;
+  if (fits && tt_value_count(index) == 1 && x->dims[dim] > 0) return take_row(b, x, dim, index);
   tt_index_map map;
   tt_map_rows(&map, x, dim, index);
   return tt_index_read(b, x, &map);

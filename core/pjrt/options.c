@@ -202,19 +202,39 @@ static bool reduces_in_any_order(const char *text, int64_t size) {
          !contains_any(text, size, words, sizeof words / sizeof *words);
 }
 
+// Is there an optimization barrier in the region of an op, as control flow has them?
+static bool has_barrier_in_region(const char *text, int64_t size) {
+  static const char opens[] = "({\n^bb0", closes[] = "\n})", barrier[] = "optimization_barrier";
+  const char *end = text + size;
+  int depth = 0;
+  if (!tt_text_contains(text, size, barrier)) return false;
+  for (const char *at = text; at < end; ++at) {
+    size_t left = (size_t)(end - at);
+    if (*at == '(' && left >= sizeof opens && memcmp(at, opens, sizeof opens - 1) == 0)
+      ++depth;
+    else if (*at == '\n' && left >= sizeof closes && memcmp(at, closes, sizeof closes - 1) == 0)
+      --depth;
+    else if (depth > 0 && *at == 'o' && left >= sizeof barrier && memcmp(at, barrier, sizeof barrier - 1) == 0)
+      return true;
+  }
+  return false;
+}
+
 // The passes to leave out.
 //   fusion-wrapper              a single op compiles faster without
 //   algsimp                     without, the value of op after op stays what each op alone gives, e.g. (x + 1e8) - 1e8
 //   cse_barrier_expander        takes optimization barriers out before most passes: without, calls of one graph that a barrier
 //                               keeps apart stay apart until the code is made (API 0.106: a training step takes 0.8 of the
-//                               processor time and two thirds of the memory)
+//                               processor time and two thirds of the memory). But a small loop is compiled as one kernel, which
+//                               cannot have barriers ("Unhandled opcode for elemental IR emission: opt-barrier")
 //   tree_reduction_rewriter     makes two loops of a reduction, which is better for sums but up to 5 times slower for extremes
 //   cpu-parallel-task-assigner  gives half of a loop to another thread, whose start takes longer than a short loop
 static void put_disabled_passes(option_writer *w, const char *text, int64_t size, tt_effort effort,
                                 const tt_compile_options *options) {
   tt_string names = TT_STRING_INIT;
   if (effort != TT_EFFORT_FULL) tt_string_append(&names, ",fusion-wrapper");
-  if (options->exact) tt_string_append(&names, ",algsimp,cse_barrier_expander");
+  if (options->exact) tt_string_append(&names, ",algsimp");
+  if (options->exact && !has_barrier_in_region(text, size)) tt_string_append(&names, ",cse_barrier_expander");
   if (reduces_in_any_order(text, size)) tt_string_append(&names, ",tree_reduction_rewriter");
   if (options->short_loops && !has_costly_ops(text, size)) tt_string_append(&names, ",cpu-parallel-task-assigner");
   if (names.size > 0) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, tt_string_text(&names) + 1);

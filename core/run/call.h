@@ -116,6 +116,24 @@ tt_status tt_record_end(const tt_call *call, const tt_tensor *results, int count
 // Ends it without a program.
 void tt_record_abort(void);
 
+// --- control flow in a recorded program -----------------------------------------------------------------------------------
+// A region is a part of the program that an op runs as its own: a loop's body or condition, a branch. This thread, which is
+// recording, begins one; what it runs until the end goes into the region, which reads tensors from outside as they are in front
+// of the op. Regions may hold regions, and live until the recording ends. (region.c)
+typedef struct tt_region tt_region;
+// Begins a region with arguments of the dtypes and sizes of `likes`: fresh, contiguous tensors, in *out_arguments.
+tt_status tt_region_begin(int device_index, const tt_tensor *likes, int count, tt_results *out_arguments);
+// Ends it: it gives the values of `results`. On failure the region is still to be aborted.
+tt_status tt_region_end(const tt_tensor *results, int count, tt_region **out_region);
+// Ends it without a region.
+void tt_region_abort(void);
+// The ops; graph/region.h says what they do. Their results are fresh, contiguous tensors.
+tt_status tt_record_while(int device_index, const tt_region *condition, const tt_region *body, const tt_tensor *carried,
+                          int count, tt_results *out_results);
+tt_status tt_record_case(const tt_tensor *index, tt_region *const *branches, int count, tt_results *out_results);
+tt_status tt_record_scan(int device_index, const tt_region *body, int64_t length, const tt_tensor *carried,
+                         int carried_count, const tt_tensor *xs, int xs_count, tt_results *out_results);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,11 +11,16 @@
 #include "run/reason.h"
 
 static _Thread_local struct {
-  tt_recorder recorder;
-  int depth; // 0 = not recording
+  tt_recorder program;
+  tt_recorder *recorder; // the innermost: of the program or of a region of it
+  int depth;             // 0 = not recording
 } recording;
 
 bool tt_record_active(void) { return recording.depth > 0; }
+
+tt_recorder *tt_record_innermost(void) { return recording.depth > 0 ? recording.recorder : NULL; }
+
+void tt_record_enter(tt_recorder *region) { recording.recorder = region; }
 
 tt_status tt_record_begin(const tt_call *call) {
   if (recording.depth > 0) {
@@ -24,20 +29,26 @@ tt_status tt_record_begin(const tt_call *call) {
   }
   TT_TRY(tt_runtime_start());
   tt_status status =
-      tt_recorder_init(&recording.recorder, tt_runtime_target(), false, call->tensors, call->tensor_count);
-  if (status)
-    tt_recorder_free(&recording.recorder);
-  else
+      tt_recorder_init(&recording.program, tt_runtime_target(), false, call->tensors, call->tensor_count);
+  if (status) {
+    tt_recorder_free(&recording.program);
+  } else {
+    recording.recorder = &recording.program;
     recording.depth = 1;
+  }
   return status;
 }
 
 // Fresh storages hold nodes of the program that was never run for them: they become uninitialised.
-static void close_recording(void) {
-  tt_recorder *r = &recording.recorder;
+void tt_record_free(tt_recorder *r) {
   for (int i = 0; i < r->record_count; ++i)
     if (r->records[i].fresh) tt_storage_clear(r->records[i].storage);
   tt_recorder_free(r);
+}
+
+static void close_recording(void) {
+  while (recording.recorder != &recording.program) tt_region_abort();
+  tt_record_free(&recording.program);
   recording.depth = 0;
 }
 
@@ -48,13 +59,13 @@ void tt_record_abort(void) {
     close_recording();
 }
 
-static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *result, tt_result *out) {
-  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, call->device_index};
+tt_status tt_record_fresh_tensor(int device_index, const tt_recorded_result *result, tt_result *out) {
+  *out = (tt_result){NULL, result->dtype, result->rank, result->sizes, result->strides, device_index};
   if (!result->value) return TT_SUCCESS;
-  tt_device *device = tt_client_device(tt_runtime_client(), call->device_index);
+  tt_device *device = tt_client_device(tt_runtime_client(), device_index);
   TT_TRY(tt_storage_create(device, result->layout->byte_size, &out->storage));
-  tt_status status = tt_storage_write_node(out->storage, &recording.recorder, result->value, result->layout);
-  if (!status) status = tt_recorder_add_fresh(&recording.recorder, out->storage, result);
+  tt_status status = tt_storage_write_node(out->storage, recording.recorder, result->value, result->layout);
+  if (!status) status = tt_recorder_add_fresh(recording.recorder, out->storage, result);
   if (status) {
     tt_storage_release(out->storage);
     out->storage = NULL;
@@ -62,15 +73,15 @@ static tt_status fresh_tensor(const tt_call *call, const tt_recorded_result *res
   return status;
 }
 
-static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *recorded, int count,
-                               tt_results *results) {
+tt_status tt_record_fresh_tensors(int device_index, const tt_recorded_result *recorded, int count,
+                                  tt_results *results) {
   if (count > TT_INLINE_RESULTS) {
     tt_result *items = tt_calloc((size_t)count, sizeof *items);
     if (!items) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
     results->items = items;
   }
   for (int i = 0; i < count; ++i) {
-    TT_TRY(fresh_tensor(call, &recorded[i], &results->items[i]));
+    TT_TRY(tt_record_fresh_tensor(device_index, &recorded[i], &results->items[i]));
     results->count = i + 1;
   }
   return TT_SUCCESS;
@@ -78,8 +89,8 @@ static tt_status fresh_tensors(const tt_call *call, const tt_recorded_result *re
 
 tt_status tt_record_scalar(const tt_call *call, int slot, tt_result *out_result) {
   tt_recorded_result scalar;
-  TT_TRY(tt_recorder_scalar(&recording.recorder, slot, &scalar));
-  return fresh_tensor(call, &scalar, out_result);
+  TT_TRY(tt_recorder_scalar(&recording.program, slot, &scalar));
+  return tt_record_fresh_tensor(call->device_index, &scalar, out_result);
 }
 
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss) {
@@ -93,9 +104,9 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
   tt_recorded_call recorded = tt_call_recorded(call);
   tt_recorded_result *results = NULL;
   int count = 0;
-  TT_TRY(tt_recorder_lower(&recording.recorder, &recorded, &results, &count));
+  TT_TRY(tt_recorder_lower(recording.recorder, &recorded, &results, &count));
   tt_tell_lowering_observer(call);
-  tt_status status = fresh_tensors(call, results, count, out_results);
+  tt_status status = tt_record_fresh_tensors(call->device_index, results, count, out_results);
   if (status) tt_launch_drop_results(out_results);
   return status;
 }
@@ -103,7 +114,7 @@ tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out
 tt_status tt_record_resize(tt_storage *storage, int64_t byte_size) {
   tt_value *value = NULL;
   const tt_layout *layout = NULL;
-  TT_TRY(tt_recorder_value(&recording.recorder, storage, &value, &layout));
+  TT_TRY(tt_recorder_value(recording.recorder, storage, &value, &layout));
   if (!value) return tt_storage_set_size(storage, byte_size);
   return tt_error(TT_NOT_IMPLEMENTED, "a tensor with a value cannot be resized while a program is recorded");
 }
@@ -117,7 +128,7 @@ static tt_status enter(const tt_call *call, tt_plan *plan) {
 }
 
 static tt_status make_plan(const tt_call *call, const tt_tensor *results, int count, tt_plan **out_plan) {
-  tt_recorder *r = &recording.recorder;
+  tt_recorder *r = &recording.program;
   tt_recorded_result *recorded = tt_arena_allocate(tt_builder_arena(r->b), (size_t)count + 1, sizeof *recorded);
   if (!recorded) return tt_error(TT_OUT_OF_MEMORY, "out of host memory while recording a program");
   for (int i = 0; i < count; ++i)

@@ -13,6 +13,14 @@
 
 // Lowers `call` into this thread's recording instead of running it.
 tt_status tt_record_call(const tt_call *call, tt_results *out_results, bool *out_miss);
+// The recorder that this thread records into, of the program or of a region; NULL if none.
+tt_recorder *tt_record_innermost(void);
+void tt_record_enter(tt_recorder *recorder); // makes it the innermost
+// tt_recorder_free; its fresh storages lose their values.
+void tt_record_free(tt_recorder *recorder);
+// Fresh tensors with values of the innermost recorder. The storages are the caller's, on failure too.
+tt_status tt_record_fresh_tensor(int device_index, const tt_recorded_result *result, tt_result *out);
+tt_status tt_record_fresh_tensors(int device_index, const tt_recorded_result *recorded, int count, tt_results *results);
 // Changes the size of a storage that has no value yet.
 tt_status tt_record_resize(tt_storage *storage, int64_t byte_size);
 // As tt_record_end, but the plan is entered nowhere: the caller's reference.

@@ -404,7 +404,10 @@ static void no_result(tt_builder *b, tt_value *const *arguments, tt_value **resu
   X((tt_hlo_sort(b, 1, &o.x, 1, true, wrong_result, NULL, &o.y), o.y), "not of type Bool[]")                            \
   X((tt_hlo_sort(b, 1, &o.x, 2, true, wrong_result, NULL, &o.y), o.y), "wants one shape with dimension 2")              \
   X((tt_hlo_while(b, 1, &o.x, no_result, wrong_result, NULL, &o.y), o.y), "while condition: operand 0 of 1 is absent")  \
-  X((tt_hlo_when(b, o.x, 1, &o.x, wrong_result, NULL, &o.y), o.y), "while condition")
+  X((tt_hlo_when(b, o.x, 1, &o.x, wrong_result, NULL, &o.y), o.y), "while condition")                                   \
+  X((tt_hlo_case(b, o.x, 1, no_result, (void *[]){NULL}, 1, &o.x, &o.y), o.y), "case: wants an Int scalar and branches") \
+  X((tt_hlo_case(b, tt_hlo_constant(b, TT_S32, 0), 1, no_result, (void *[]){NULL}, 1, &o.x, &o.y), o.y),                \
+    "case: operand 0 of 1 is absent")
 
 TEST(hlo_broken_rules_are_mismatches){
 #define X(call, text)                                                                                                   \
@@ -476,6 +479,12 @@ static void below_five(tt_builder *b, tt_value *const *arguments, tt_value **res
   results[0] = tt_hlo_compare(b, TT_LT, arguments[0], tt_hlo_constant(b, TT_S32, 5));
 }
 
+// A branch that gives its `user`, a value from outside.
+static void give_outside(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
+  (void)b, (void)arguments;
+  results[0] = user;
+}
+
 static void count_up(tt_builder *b, tt_value *const *arguments, tt_value **results, void *user) {
   (void)user;
   results[0] = tt_hlo_add(b, arguments[0], tt_hlo_constant(b, TT_S32, 1));
@@ -500,6 +509,7 @@ static tt_status build_program(void *user) {
   tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), results[0]}, below_five, count_up, NULL,
                results + 2);
   tt_hlo_when(b, tt_hlo_constant(b, TT_BOOL, 1), 2, results + 2, count_up, NULL, results + 2);
+  tt_hlo_case(b, results[2], 2, give_outside, (void *[]){results[0], results[3]}, 1, results, results);
   tt_gather numbers = {1, INTS(1), 1, INTS(0), 0, NULL, NULL, 1, INTS(0), 1, I64S(1, 8)};
   results[2] = tt_hlo_gather(b, x, tt_hlo_constant_vector(b, TT_S64, 3, I64S(3, 0, 3)), &numbers);
   const char *text;
@@ -681,6 +691,8 @@ static void build_indexing(program *p, tt_dtype dtype) {
   tt_value *results[2];
   tt_hlo_while(b, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), x}, below_five, count_up, NULL, results);
   keep(p, results[1]);
+  tt_hlo_case(b, results[0], 2, give_outside, (void *[]){x, results[1]}, 1, &x, results);
+  keep(p, results[0]);
   tt_value *none = tt_hlo_constant(b, TT_BOOL, 0);
   tt_hlo_when(b, none, 2, (tt_value *[]){tt_hlo_constant(b, TT_S32, 0), x}, count_up, NULL, results);
   keep(p, results[1]);

@@ -458,3 +458,20 @@ def test_embedding_bag_errors():
     check_error(bag, weight, index, I([1, 2]), match="offsets.0. has to be 0")
     check_error(bag, weight, index, I([0, 7]), match="offsets.-1. can not be greater")
     check_error(bag, weight, I([5]), I([0]), match="not in the valid range")
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_one_row_is_a_slice(dim):
+    x = torch.randn(3, 4, 5)
+    for layout in (x, x.transpose(0, 2), x[:, ::2]):
+        for at in (0, layout.shape[dim] - 1):
+            index = torch.tensor([at])
+            torch.testing.assert_close(
+                layout.to("tpu").index_select(dim, index.to("tpu")).cpu(), layout.index_select(dim, index)
+            )
+    weight, at = torch.randn(6, 2), torch.tensor([[5]])
+    torch.testing.assert_close(F.embedding(at.to("tpu"), weight.to("tpu")).cpu(), F.embedding(at, weight))
+    with pytest.raises(IndexError):
+        x.to("tpu").index_select(dim, torch.tensor([9]).to("tpu")).cpu()
+    with pytest.raises(IndexError):
+        x.to("tpu").index_select(dim, torch.tensor([-1]).to("tpu")).cpu()

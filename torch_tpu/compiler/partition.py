@@ -42,8 +42,8 @@ def _tensors_of(node: fx.Node) -> list[torch.Tensor]:
     return list(_tensors(node.meta.get("val")))
 
 
-# Their eager kernels read the condition on the host.
-_CONTROL_FLOW = frozenset({"cond", "while_loop", "while_loop_stack_output"})
+# Its results, the states of a loop for the backward pass, are as long as the data says.
+_STACKING_LOOP = "while_loop_stack_output"
 
 
 # What this file asks of nodes' metadata once the graph was partitioned.
@@ -96,8 +96,8 @@ def _device(node: fx.Node) -> int:
 
 
 def _why_on_host(node: fx.Node) -> str | None:
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW:
-        return "the host reads its condition"
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() == _STACKING_LOOP:
+        return "its results are as long as the data says"
     if isinstance(node.target, torch._ops.OpOverload) and node.target.name() in _on_host():
         return "it runs on the CPU, or reads values on the host"
     own, inputs = _tensors_of(node), [tensor for each in node.all_input_nodes for tensor in _tensors_of(each)]
