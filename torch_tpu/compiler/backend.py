@@ -118,7 +118,15 @@ def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partit
 
 
 def _run_of(module: fx.GraphModule, options: dict[str, Any], results: bounded.Results) -> partition.Runner:
-    """What runs a graph that AOTAutograd made."""
+    """What runs a graph that AOTAutograd made.
+
+    Its views become reshapes: whether a view is possible depends on strides, and a kernel of ours may have others than torch
+    traced.
+    """
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
     return partition.split(module, lambda part: _program(part, options, results if part is module else bounded.Results()))
 
 
