@@ -31,7 +31,13 @@ CASES = {
         "small GPT, first step, compiled whole, cold", "gpt_whole_first", TWO, OURS, THEIRS, 0.5, once=True
     ),
     "gpt-second": Case(
-        "small GPT, first step, second process", "gpt_whole_first", ("second", "ours"), ("second",), OURS, 0.3, once=True
+        "small GPT, first step, compiled whole, second process",
+        "gpt_whole_first",
+        ("second", "ours"),
+        ("second",),
+        OURS,
+        0.3,
+        once=True,
     ),
     "mlp-first": Case("MLP 512-1024-10, first step, cold", "mlp_compiled_first", TWO, OURS, THEIRS, 0.6, once=True),
     "lengths": Case("GPT forward at 16 lengths, first pass", "compiled_lengths", TWO, OURS, THEIRS, 0.1, once=True),

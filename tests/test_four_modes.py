@@ -1,9 +1,9 @@
 """Random programs of views, writes and aliases in Strict, Debug, DeferAndFuse and torch.compile: all four must agree."""
 
-import hypothesis
+import random
+
 import pytest
 import torch
-from hypothesis import strategies
 
 MODES = torch.tpu.EagerMode
 
@@ -41,11 +41,18 @@ STEPS = [
     lambda a, b: a.copy_(b.clone()),
     lambda a, b: only_write(a.diagonal().zero_()),
 ]
-PROGRAMS = strategies.lists(
-    strategies.tuples(strategies.integers(0, len(STEPS) - 1), strategies.integers(0, 7), strategies.integers(0, 7)),
-    min_size=2,
-    max_size=14,
-)
+
+
+def programs(count, seed):
+    """Lists of steps, each with the numbers of its operands, that torch itself runs."""
+    choice = random.Random(seed)
+    found = []
+    while len(found) < count:
+        length = choice.randrange(2, 14)
+        program = [(choice.randrange(len(STEPS)), choice.randrange(8), choice.randrange(8)) for _ in range(length)]
+        if is_fair(interpreted(program)):
+            found.append(program)
+    return found
 
 
 def interpreted(program):
@@ -105,55 +112,61 @@ def same(ours, theirs):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-@hypothesis.given(PROGRAMS)
-@hypothesis.settings(max_examples=20)
-def test_random_programs(program):
-    function = interpreted(program)
-    hypothesis.assume(is_fair(function))
-    with torch.tpu.set_eager_mode(MODES.DEFER_NEVER):
-        expected = outcome(function)
-    for mode in (MODES.DEFER_NEVER_AND_LAUNCH_BLOCKING, MODES.DEFER_AND_FUSE):
-        with torch.tpu.set_eager_mode(mode):
-            same(outcome(function), expected)
-    torch._dynamo.reset()
-    same(outcome(torch.compile(function, backend="tpu", fullgraph=True)), expected)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_programs(seed):
+    for program in programs(6, seed):
+        function = interpreted(program)
+        with torch.tpu.set_eager_mode(MODES.DEFER_NEVER):
+            expected = outcome(function)
+        for mode in (MODES.DEFER_NEVER_AND_LAUNCH_BLOCKING, MODES.DEFER_AND_FUSE):
+            with torch.tpu.set_eager_mode(mode):
+                same(outcome(function), expected)
+        torch._dynamo.reset()
+        same(outcome(torch.compile(function, backend="tpu", fullgraph=True)), expected)
 
 
-@hypothesis.given(PROGRAMS, strategies.integers(1, 3))
-@hypothesis.settings(max_examples=8)
-def test_random_programs_with_graph_breaks(program, place):
-    """The same cut in two: a tensor and its views go from one graph to the next."""
-    first, second = interpreted(program[: len(program) // place]), interpreted(program)
-    hypothesis.assume(is_fair(first) and is_fair(second))
+@pytest.mark.parametrize("seed", range(2))
+def test_random_programs_with_graph_breaks(seed):
+    """Two in one function: tensors and their views go from one graph to the next."""
+    for one, other in zip(programs(4, 10 + seed), programs(4, 20 + seed), strict=True):
+        first, second = interpreted(one), interpreted(other)
 
-    def function(x, y, z):
-        made = first(x, y, z)
-        torch._dynamo.graph_break()
-        return made + second(made[-1] if made else x, y, z)
+        def function(x, y, z):
+            made = first(x, y, z)
+            torch._dynamo.graph_break()
+            return made + second(made[-1] if made else x, y, z)
 
-    expected = outcome(function)
-    torch._dynamo.reset()
-    same(outcome(torch.compile(function, backend="tpu")), expected)
+        try:
+            expected = outcome(function)
+        except RuntimeError as error:
+            assert "memory location" in str(error)
+            continue
+        torch._dynamo.reset()
+        same(outcome(torch.compile(function, backend="tpu")), expected)
 
 
 @pytest.mark.usefixtures("full_float32")
-@hypothesis.given(PROGRAMS)
-@hypothesis.settings(max_examples=8)
-def test_gradients_of_random_programs(program):
+@pytest.mark.parametrize("seed", range(2))
+def test_gradients_of_random_programs(seed):
     """Autograd through views and writes."""
 
-    hypothesis.assume(is_fair(interpreted(program)))
-
-    def gradients(compiled):
+    def gradients(function, backend):
         x, y, z = (each.detach().clone().requires_grad_() for each in arguments())
-        function = interpreted(program)
 
         def loss(x, y, z):
             results = function(x * 1, y * 1, z * 1)
             return sum(((each * (i + 1)).tanh().sum() for i, each in enumerate(results)), (x * y * z).sum())
 
-        value = (torch.compile(loss, backend="tpu") if compiled else loss)(x, y, z)
-        return value.detach(), *(each.cpu() for each in torch.autograd.grad(value, (x, y, z)))
+        value = (torch.compile(loss, backend=backend) if backend else loss)(x, y, z)
+        return value.detach().cpu(), *(each.cpu() for each in torch.autograd.grad(value, (x, y, z)))
 
-    torch._dynamo.reset()
-    torch.testing.assert_close(gradients(compiled=True), gradients(compiled=False), rtol=1e-4, atol=1e-4, equal_nan=True)
+    for program in programs(4, 30 + seed):
+        function = interpreted(program)
+        try:
+            expected = gradients(function, None)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            continue
+        torch._dynamo.reset()
+        compiled = gradients(function, "tpu")
+        torch.testing.assert_close(compiled, expected, rtol=1e-4, atol=1e-4, equal_nan=True)

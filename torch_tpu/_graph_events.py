@@ -1,9 +1,9 @@
-"""What runs between the programs of a graph of torch.compile, and why: told to torch.tpu.explain.
+"""What torch.tpu.explain is told of graphs of torch.compile: what runs between their programs, which have one for each size.
 
 Apart from torch_tpu.compiler, which loads Dynamo: whoever listens does so before that is needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -15,12 +15,19 @@ class HostPart(NamedTuple):
     reason: str  #: why no program holds it
 
 
-#: Each is called with every op that runs so. Empty but for the time of an explained call.
-listeners: list[Callable[[HostPart], None]] = []
+class ExactSizes(NamedTuple):
+    """A compiled graph whose sizes change, and which has a program for each size."""
+
+    graph: str  #: "compiled graph 3"
+    reason: str  #: why there is none for upper bounds, with the op and its line
 
 
-def tell(parts: list[HostPart]) -> None:
+#: Each is called with what happens. Empty but for the time of an explained call.
+listeners: list[Callable[[HostPart | ExactSizes], None]] = []
+
+
+def tell(found: Sequence[HostPart | ExactSizes]) -> None:
     """Tells those who listen that these ran."""
     for listener in listeners:
-        for part in parts:
-            listener(part)
+        for each in found:
+            listener(each)

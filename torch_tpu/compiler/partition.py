@@ -56,7 +56,7 @@ def needs_host(node: fx.Node) -> HostPart | None:
     """The op and why no program can hold it, or None. The answer stays with the node."""
     if NEEDS_HOST not in node.meta:
         reason = _why_on_host(node)
-        node.meta[NEEDS_HOST] = HostPart(str(node.target), _site(node), reason) if reason else None
+        node.meta[NEEDS_HOST] = HostPart(str(node.target), site(node), reason) if reason else None
     found: HostPart | None = node.meta[NEEDS_HOST]
     return found
 
@@ -64,10 +64,10 @@ def needs_host(node: fx.Node) -> HostPart | None:
 def refused(node: fx.Node, error: Exception) -> HostPart:
     """The same of a node whose recording failed."""
     why = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
-    return HostPart(str(node.target), _site(node), why)
+    return HostPart(str(node.target), site(node), why)
 
 
-def _site(node: fx.Node) -> str | None:
+def site(node: fx.Node) -> str | None:
     """The line of the captured function that calls it."""
     if SITE in node.meta:
         return node.meta[SITE]
@@ -78,7 +78,7 @@ def _site(node: fx.Node) -> str | None:
 def prepare_to_write(graph: fx.Graph) -> None:
     """Puts all that must be kept into the nodes' metadata."""
     for node in graph.nodes:
-        node.meta[SITE] = _site(node)
+        node.meta[SITE] = site(node)
         node.meta[DEVICE] = _device(node)
 
 

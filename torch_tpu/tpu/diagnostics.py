@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch_tpu import _C, _graph_events
-from torch_tpu._graph_events import HostPart
+from torch_tpu._graph_events import ExactSizes, HostPart
 
 
 class RecompilationWarning(UserWarning):
@@ -111,14 +111,14 @@ class _Dynamo:
 
 
 @contextlib.contextmanager
-def _host_parts() -> Iterator[list[HostPart]]:
-    """The ops of compiled graphs that run between programs meanwhile."""
-    parts: list[HostPart] = []
-    _graph_events.listeners.append(parts.append)
+def _graph_notes() -> Iterator[list[HostPart | ExactSizes]]:
+    """What compiled graphs tell meanwhile."""
+    notes: list[HostPart | ExactSizes] = []
+    _graph_events.listeners.append(notes.append)
     try:
-        yield parts
+        yield notes
     finally:
-        _graph_events.listeners.remove(parts.append)
+        _graph_events.listeners.remove(notes.append)
 
 
 # What a moment counts as when several things go on: a fallback is all that happens in it.
@@ -185,6 +185,8 @@ class Report:
     graph_breaks: list[GraphBreak]
     #: Ops of compiled graphs that ran between programs, once for each time.
     host_parts: list[HostPart]
+    #: Compiled graphs whose sizes change and that have a program for each size, once for each call.
+    exact_sizes: list[ExactSizes]
 
     def __str__(self) -> str:
         """Returns the text."""
@@ -216,6 +218,9 @@ class Report:
                 f"{line} ({count} times)" if count > 1 else line for line, count in zip(parts, times.values(), strict=True)
             ]
             lines += _section(f"{_count(len(self.host_parts), 'op', 'ops')} of compiled graphs between programs", parts)
+        if self.exact_sizes:
+            graphs = [f"  {each.graph}: {each.reason}" for each in dict.fromkeys(self.exact_sizes)]
+            lines += _section(f"{_count(len(graphs), 'graph', 'graphs')} with a program for each size", graphs)
         return lines
 
 
@@ -255,7 +260,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Report]:
         collector = _C._collect_events()
         begin_ns = time.perf_counter_ns()
         try:
-            with _host_parts() as host_parts:
+            with _graph_notes() as notes:
                 result = fn(*args, **kwargs)
                 _C._run_deferred()
             end_ns = time.perf_counter_ns()
@@ -279,7 +284,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Report]:
             time=_time_shares(events, begin_ns, end_ns),
             captures=dynamo.captures(),
             graph_breaks=dynamo.graph_breaks(),
-            host_parts=host_parts,
+            host_parts=[note for note in notes if isinstance(note, HostPart)],
+            exact_sizes=[note for note in notes if isinstance(note, ExactSizes)],
         )
 
     return explained

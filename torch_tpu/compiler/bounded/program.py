@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._sympy.printers import PythonPrinter
 
-from torch_tpu import _C
+from torch_tpu import _C, _graph_events
 from torch_tpu.compiler.bounded import policy
 from torch_tpu.compiler.bounded.context import Context, expression_of
 from torch_tpu.compiler.bounded.layout import Padded, Size, UnboundedError, bound_of, is_static, size_of
@@ -217,6 +217,11 @@ class Graph:
     def _range(self, symbol: sympy.Symbol) -> Any:
         return self._symbolic()[0].node.shape_env.var_to_range[symbol]
 
+    @property
+    def has_run(self) -> bool:
+        """Is there a program?"""
+        return any(each.outputs for each in self._programs.values())
+
     def __call__(self, values: list[Any]) -> list[Any]:
         """Runs the program for the sizes of these inputs."""
         sizes = [values[place] if d is None else values[place].shape[d] for place, d in self.sources.values()]
@@ -230,23 +235,26 @@ def program(
     name: str, module: fx.GraphModule, fast_math: bool, results: Results, exact: Callable[[], Callable[[list[Any]], Any]]
 ) -> Callable[[list[Any]], Any]:
     """A callable for a graph whose sizes change. `exact` makes one with a program for each size, for a graph that needs it."""
-    fallback: Callable[[list[Any]], Any] | None = None
     graph: Graph | None = None
+    exactly: Callable[[list[Any]], Any] | None = None
+    why: list[_graph_events.ExactSizes] = []
 
     def call(values: list[Any]) -> Any:
-        nonlocal fallback, graph
-        if get_dynamism() == "off" or fallback is not None:
-            fallback = fallback or exact()
-            return fallback(values)
-        given = list(values)
-        try:
-            graph = graph or Graph(name, module, fast_math, results)
-            return graph(values)
-        except Exception as error:
-            if graph is not None and any(each.outputs for each in graph._programs.values()):
-                raise
-            log.info("%s has a program for each size: %s", name, error)
-            fallback = exact()
-        return fallback(given)
+        nonlocal exactly, graph
+        if get_dynamism() != "off" and not why:
+            given = list(values)
+            try:
+                graph = graph or Graph(name, module, fast_math, results)
+                return graph(values)
+            except Exception as error:
+                if graph is not None and graph.has_run:
+                    raise
+                reason = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
+                log.info("%s has a program for each size: %s", name, reason)
+                why.append(_graph_events.ExactSizes(name, reason))
+            values = given
+        _graph_events.tell(why)
+        exactly = exactly or exact()
+        return exactly(values)
 
     return call

@@ -9,6 +9,7 @@ from torch import Tensor, fx
 from torch_tpu.compiler.bounded import indexing, layers, products, reductions, rules, views  # noqa: F401  (they register rules)
 from torch_tpu.compiler.bounded.context import Context, expression_of
 from torch_tpu.compiler.bounded.layout import Padded, Size, UnboundedError, as_padded, bound_of, is_static, size_of
+from torch_tpu.compiler.partition import site
 
 
 class Recording(fx.Interpreter):
@@ -32,7 +33,7 @@ class Recording(fx.Interpreter):
         try:
             return super().run_node(node)
         except UnboundedError as error:
-            raise UnboundedError(f"{node.format_node()}: {error}{_line(node)}") from error
+            raise UnboundedError(f"{node.target} ({site(node) or 'no Python line'}): {error}") from error
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Runs an op, by its rule where sizes change."""
@@ -73,9 +74,3 @@ def _as_size(traced: Any, value: Any) -> Any:
 def _sizes_of(traced: Any) -> list[Any]:
     tensors = [each for each in rules.leaves(traced) if isinstance(each, Tensor)]
     return [expression_of(size) for tensor in tensors for size in tensor.shape]
-
-
-def _line(node: fx.Node) -> str:
-    """Where the user's code has a node: its innermost line."""
-    lines = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip()]
-    return f" ({lines[-2]}: {lines[-1]})" if len(lines) > 1 else ""
