@@ -416,9 +416,8 @@ def test_a_graph_without_a_bounded_form_has_exact_sizes(caplog):
     """The values of no op depend on whether there is a rule for it."""
 
     def function(x):
-        return torch.linalg.inv(
-            x @ x.t() + (x @ x.t()).diagonal().amax().mul(2) * (positions(x.t())[:, None] == positions(x.t()))
-        )
+        same = positions(x.t())[:, None] == positions(x.t())
+        return torch.linalg.inv(x @ x.t() * 0.01 + same)
 
     step = compiled(function)
     for size in (5, 7):
