@@ -33,13 +33,13 @@ void tt_lower_assert_async(tt_lowering *l) {
   tt_value *x = tt_operand(l, 0);
   if (tt_failed(l)) return;
   if (tt_value_count(x) != 1) {
-    tt_fail(l, TT_INVALID_ARGUMENT, tt_value_count(x) ? "Boolean value of Tensor with more than one value is ambiguous"
-                                                      : "Boolean value of Tensor with no values is ambiguous");
+    tt_fail(l, TT_INVALID_ARGUMENT,
+            tt_value_count(x) ? "Boolean value of Tensor with more than one value is ambiguous"
+                              : "Boolean value of Tensor with no values is ambiguous");
     return;
   }
-  const char *message = keep(l->arg_count > 1 && tt_has(l, 1)
-                                 ? tt_text(l, 1)
-                                 : "Expected Tensor with single nonzero value, but got zero");
+  const char *message = keep(
+      l->arg_count > 1 && tt_has(l, 1) ? tt_text(l, 1) : "Expected Tensor with single nonzero value, but got zero");
   if (!message) {
     tt_builder_fail(l->b, tt_error(TT_OUT_OF_MEMORY, "out of host memory for the message of a check"));
     return;
