@@ -138,11 +138,11 @@ def whole_step(side: Side, model: nn.Module, inputs: torch.Tensor, labels: torch
 
     @side.compile
     def step(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()  # at the beginning, for gradients that nobody sees need not be computed
         loss = F.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
         loss.backward()
         if adam:
             optimizer.step()
-        optimizer.zero_grad()
         return loss.detach()
 
     return lambda: step(inputs, labels).item()
