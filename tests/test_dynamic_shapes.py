@@ -12,6 +12,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from torch_tpu.compiler.bounded import rules
+from torch_tpu.compiler.bounded.layout import UnboundedError
+
 pytestmark = pytest.mark.usefixtures("full_float32")
 
 BOUND = 16  # of the sizes below
@@ -430,6 +433,23 @@ def test_a_graph_without_a_bounded_form_has_exact_sizes(caplog):
     assert "linalg" in note.reason
     assert "test_dynamic_shapes.py" in note.reason
     assert note.graph in str(torch.tpu.explain(step)(given))
+
+
+def test_a_larger_bound_may_have_no_form(monkeypatch):
+    """The first bound's program runs; the second cannot be made, which is no error of the user's."""
+
+    def cos(call):
+        if call.padded("self").tensor.shape[0] > 8:
+            raise UnboundedError("too large")
+        return rules.pointwise(call)
+
+    monkeypatch.setitem(rules._rules, torch.ops.aten.cos.default, cos)
+    step = compiled(torch.cos)
+    for size in (7, 12, 6):
+        x = rows(size, 32)
+        given = x.to("tpu")
+        torch._dynamo.mark_dynamic(given, 0)
+        torch.testing.assert_close(step(given).cpu(), x.cos())
 
 
 # --- what the user may do with results ----------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class Graph:
         self.traced = [node.meta.get("val") for node in placeholders]
         self.returned = next(iter(reversed(module.graph.nodes))).args[0]
         self.sources = self._find_sources()
-        self.policies = [policy.Bounds(symbol, self._range(symbol)) for symbol in self.sources]
+        self.policies = [policy.Bounds(self._range(symbol)) for symbol in self.sources]
         self._programs: dict[tuple[int, ...], _Bounded] = {}
 
     def _symbolic(self) -> list[Any]:
@@ -247,7 +247,7 @@ def program(
                 graph = graph or Graph(name, module, fast_math, results)
                 return graph(values)
             except Exception as error:
-                if graph is not None and graph.has_run:
+                if graph is not None and graph.has_run and not isinstance(error, UnboundedError):
                     raise
                 reason = str(error).partition("\n\nWhile executing")[0]  # torch.fx tells the node again
                 log.info("%s has a program for each size: %s", name, reason)
