@@ -31,6 +31,14 @@ def no_fallback(monkeypatch):
 
 
 @pytest.fixture
+def fresh_dynamo():
+    """No compiled function of an earlier test, and none left for later ones."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def full_float32():
     """Products of float32 in full, as the CPU multiplies."""
     with torch.tpu.precision("highest"):

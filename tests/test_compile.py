@@ -14,14 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
 
-pytestmark = pytest.mark.usefixtures("full_float32")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "full_float32")
 
 
 def compiled(function, **keywords):

@@ -12,14 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_tpu import _C
 from torch_tpu.aot import compiler
 
-pytestmark = pytest.mark.usefixtures("full_float32")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "full_float32")
 
 
 def to_tpu(values):

@@ -12,14 +12,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_bloc
 from torch_tpu.aot import compiler
 from torch_tpu.compiler import flex_attention as blocks
 
-pytestmark = pytest.mark.usefixtures("full_float32", "by_blocks")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "full_float32", "by_blocks")
 
 
 @pytest.fixture

@@ -227,8 +227,7 @@ static tt_status no_host_read_while_recording(void) {
   return tt_error(TT_INVALID_ARGUMENT, "the data of a tensor that is being recorded into a program does not exist yet");
 }
 
-// Waits for a buffer on behalf of the host; the failure of an earlier program of the device comes first.
-static tt_status wait_for(const tt_buffer *buffer, const char *what) {
+tt_status tt_wait_for_buffer(const tt_buffer *buffer, const char *what) {
   int64_t began = tt_trace_begin(TT_TRACE_wait);
   if (!tt_buffer_is_ready(buffer)) tt_counter_add(TT_COUNTER_host_waits, 1);
   tt_status status = tt_buffer_wait(buffer);
@@ -250,7 +249,7 @@ static tt_status copy_host_range(const tt_buffer *buffer, int64_t offset, void *
 static tt_status download(const tt_buffer *buffer, const tt_layout *layout, int64_t offset, void *data, int64_t size,
                           const char *what) {
   if (tt_client_is_host(buffer->device->client)) {
-    TT_TRY(wait_for(buffer, what));
+    TT_TRY(tt_wait_for_buffer(buffer, what));
     return copy_host_range(buffer, offset, data, size);
   }
   if (offset != 0 || size != layout->byte_size) return tt_internal_error("a partial download from a device's memory");
@@ -322,14 +321,17 @@ static tt_status copy_to_host(const tt_tensor *tensor, void *data, int64_t size,
   return status;
 }
 
+tt_status tt_check_wait_for(const tt_tensor *tensor, const char *what) {
+  if (!tt_trace_forbids(TT_TRACE_wait)) return TT_SUCCESS;
+  tt_string text = TT_STRING_INIT;
+  tt_describe_tensor(tensor, &text);
+  tt_status status = tt_trace_check_wait(what, tt_string_text(&text));
+  tt_string_free(&text);
+  return status;
+}
+
 static tt_status read_now(const tt_tensor *tensor, void *data, int64_t size, const char *what) {
-  if (tt_trace_forbids(TT_TRACE_wait)) {
-    tt_string text = TT_STRING_INIT;
-    tt_describe_tensor(tensor, &text);
-    tt_status status = tt_trace_check_wait(what, tt_string_text(&text));
-    tt_string_free(&text);
-    if (status) return status;
-  }
+  TT_TRY(tt_check_wait_for(tensor, what));
   return copy_to_host(tensor, data, size, what, NULL);
 }
 

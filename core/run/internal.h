@@ -55,6 +55,9 @@ tt_status tt_queue_wait(tt_device *device);
 // The pending failure as far as it is known without waiting for a program: of all that have finished, and of their checks.
 // It is then no longer pending.
 tt_status tt_queue_take_failure(tt_device *device);
+// Waits for a buffer on behalf of the host, counted and traced under the name `what`; the failure of an earlier program of the
+// device comes first. (copy.c)
+tt_status tt_wait_for_buffer(const tt_buffer *buffer, const char *what);
 // Makes `failure`, taken over, the pending one unless there is one. NULL is fine.
 void tt_queue_note_failure(tt_device *device, tt_status failure);
 bool tt_queue_is_idle(tt_device *device);

@@ -74,18 +74,8 @@ static tt_status wrap_block(tt_device *device, const tt_layout *layout, block *b
 
 static tt_status wait_for(const tt_tensor *tensor, const tt_buffer *buffer) {
   if (tt_buffer_is_ready(buffer)) return tt_buffer_wait(buffer);
-  if (tt_trace_forbids(TT_TRACE_wait)) {
-    tt_string text = TT_STRING_INIT;
-    tt_describe_tensor(tensor, &text);
-    tt_status status = tt_trace_check_wait(PADDING, tt_string_text(&text));
-    tt_string_free(&text);
-    if (status) return status;
-  }
-  tt_counter_add(TT_COUNTER_host_waits, 1);
-  int64_t began = tt_trace_begin(TT_TRACE_wait);
-  tt_status status = tt_buffer_wait(buffer);
-  TT_TRACE_END(wait, began, .name = PADDING, .device_index = buffer->device->index);
-  return tt_status_join(tt_queue_take_failure(buffer->device), status);
+  TT_TRY(tt_check_wait_for(tensor, PADDING));
+  return tt_wait_for_buffer(buffer, PADDING);
 }
 
 static tt_status copy_on_host(const tt_tensor *tensor, const tt_buffer *buffer, const tt_layout *layout,

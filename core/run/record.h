@@ -33,6 +33,8 @@ tt_status tt_plan_enter(const tt_key *key, tt_plan *plan);
 // fresh results, in the recorder's arena. (call.c)
 tt_status tt_call_lower(const tt_call *call, const tt_target *target, tt_recorder *recorder,
                         tt_plan_request *out_request);
+// Refuses a host wait for `tensor` where waits are forbidden; `what` names the wait. (copy.c)
+tt_status tt_check_wait_for(const tt_tensor *tensor, const char *what);
 // Whoever wants to know of each single call that was lowered, for a plan of its own or into a recording; NULL for nobody. Told
 // afterwards, on the thread of the call, while its storages are as they were before. (call.c)
 typedef void (*tt_lowering_observer)(const tt_call *call);

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_tpu.compiler.bounded.layout import Padded, UnboundedError, as_padded, bound_of
+from torch_tpu.compiler.bounded.layout import Dims, Padded, UnboundedError, as_padded, bound_of
 from torch_tpu.compiler.bounded.reductions import reduced
 from torch_tpu.compiler.bounded.rules import Call, aligned, aten, broadcast, leaves, like, rule
 from torch_tpu.compiler.bounded.views import single
@@ -141,6 +141,11 @@ def _elements(call: Call) -> list[Padded]:
     return [as_padded(each) for each in leaves(list(call.arguments.values())) if isinstance(each, (Padded, Tensor))]
 
 
+def _aligned(call: Call, dims: Dims) -> dict[str, Padded]:
+    """The padded arguments, with their padding where a result of these dimensions has it."""
+    return {name: aligned(call.context, x, dims) for name, x in call.arguments.items() if isinstance(x, Padded)}
+
+
 @rule(
     aten.mse_loss,
     aten.smooth_l1_loss,
@@ -151,11 +156,7 @@ def _elements(call: Call) -> list[Padded]:
 )
 def _loss(call: Call) -> Padded:
     dims = broadcast(_elements(call))
-    filled = {
-        name: call.context.fill_all(aligned(call.context, value, dims), 0)  # some losses check their operands
-        for name, value in call.arguments.items()
-        if isinstance(value, Padded)
-    }
+    filled = {name: call.context.fill_all(x, 0) for name, x in _aligned(call, dims).items()}  # some losses check their operands
     each = Padded(call.run(**filled, reduction=0), dims)
     if not call["reduction"]:
         return each
@@ -175,9 +176,7 @@ def _loss(call: Call) -> Padded:
 )
 def _loss_backward(call: Call) -> Padded:
     dims = broadcast(_elements(call))
-    changes: dict[str, Any] = {
-        n: aligned(call.context, each, dims) for n, each in call.arguments.items() if isinstance(each, Padded)
-    }
+    changes: dict[str, Any] = dict(_aligned(call, dims))
     if call["reduction"] != MEAN:
         return Padded(call.run(**changes), dims)
     grad = call.padded("grad_output").tensor / call.context.count(dims)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import sympy
-
 from torch_tpu.tpu.modes import get_dynamism
 
 _LARGEST_GIVEN = 1 << 16  # a limit up to this is taken for the bound at once
@@ -21,8 +19,7 @@ class Bounds:
     from the guards of the graph.
     """
 
-    def __init__(self, symbol: sympy.Symbol, known: Any) -> None:
-        self.symbol = symbol
+    def __init__(self, known: Any) -> None:
         self._limit = int(known.upper) if known.upper.is_Integer else None
         self._largest = 0
 
