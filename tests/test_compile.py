@@ -331,6 +331,23 @@ def test_a_whole_step_is_captured_once(name, zero_first):
     torch.testing.assert_close(whole(x, y), step(twin, other, x, y), rtol=1e-5, atol=1e-5)
 
 
+def test_none_stays_none_after_a_whole_step():
+    """Dynamo's only None is also that of gradients."""
+    model = nn.Linear(3, 2).to("tpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @compiled
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach(), None
+
+    assert step(random(4, 3))[1] is None
+    assert compiled(lambda x: (x + 1, None))(random(2))[1] is None
+
+
 def test_dropout_follows_the_seed():
     function = compiled(lambda x: F.dropout(x, 0.5))
     x = torch.ones(1000, device="tpu")

@@ -11,6 +11,8 @@ captured only:
 - ``OptimizerVariable.var_getattr`` is patched: Dynamo makes the parameters that it first sees in ``param_groups`` constants of
   the graph, where ``loss.backward()`` does not find them, so that a step that begins with ``zero_grad`` would train nothing.
 - ``Optimizer.zero_grad`` is patched to be traced.
+- ``TensorVariable.var_getattr`` is patched: a gradient that the graph has set to None is Dynamo's only None, and Dynamo notes
+  on it that it is that gradient. From then on, in this and all later graphs, a None that is returned would be read from there.
 """
 
 import functools
@@ -20,7 +22,8 @@ from typing import Any
 
 import torch
 from torch._dynamo import substitute_in_graph
-from torch._dynamo.variables import OptimizerVariable, UserMethodVariable
+from torch._dynamo.variables import OptimizerVariable, TensorVariable, UserMethodVariable
+from torch._dynamo.variables.constant import CONSTANT_VARIABLE_NONE
 from torch.optim.optimizer import _use_grad_for_differentiable
 
 
@@ -132,6 +135,18 @@ def _patch_zero_grad() -> None:
     torch.optim.Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
 
+def _patch_gradients() -> None:
+    usual = TensorVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        result = usual(self, tx, name)
+        if result is CONSTANT_VARIABLE_NONE:
+            result.source = None
+        return result
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+
+
 @functools.cache
 def register() -> None:
     """Tells Dynamo."""
@@ -142,3 +157,4 @@ def register() -> None:
     _patch_init_group()
     _patch_param_groups()
     _patch_zero_grad()
+    _patch_gradients()
