@@ -14,7 +14,6 @@ static tt_value *scaled(tt_pointwise *p, tt_value *x, int arg) {
 
 static tt_value *add(tt_pointwise *p) { return tt_hlo_add(p->b, p->x[0], scaled(p, p->x[1], 2)); }
 static tt_value *subtract(tt_pointwise *p) { return tt_hlo_subtract(p->b, p->x[0], scaled(p, p->x[1], 2)); }
-static tt_value *subtract_reversed(tt_pointwise *p) { return tt_hlo_subtract(p->b, p->x[1], scaled(p, p->x[0], 2)); }
 
 void tt_lower_add(tt_lowering *l) { tt_pointwise_each(l, add, 2, NULL); }
 
@@ -47,13 +46,13 @@ static void check_subtract(tt_lowering *l, int item) {
     tt_fail(l, TT_INVALID_ARGUMENT, "Boolean alpha only supported for Boolean results.");
 }
 
-static void lower_subtract(tt_lowering *l, tt_pointwise_fn formula) {
+static void lower_subtract(tt_lowering *l, const int *args) {
   for (int i = 0; i < tt_pointwise_items(l) && !tt_failed(l); ++i) check_subtract(l, i);
-  tt_pointwise_each(l, formula, 2, NULL);
+  tt_pointwise_each(l, subtract, 2, args);
 }
 
-void tt_lower_sub(tt_lowering *l) { lower_subtract(l, subtract); }
-void tt_lower_rsub(tt_lowering *l) { lower_subtract(l, subtract_reversed); }
+void tt_lower_sub(tt_lowering *l) { lower_subtract(l, NULL); }
+void tt_lower_rsub(tt_lowering *l) { lower_subtract(l, (int[]){1, 0}); }
 
 static tt_value *addcmul(tt_pointwise *p) {
   return tt_hlo_add(p->b, p->x[0], tt_hlo_multiply(p->b, scaled(p, p->x[1], 3), p->x[2]));

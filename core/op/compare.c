@@ -100,6 +100,7 @@ void tt_lower_where(tt_lowering *l) {
   tt_pointwise p = tt_pointwise_begin(l, 0, 2, (int[]){1, 2});
   tt_value *predicate = tt_pointwise_append(&p, 0, TT_BOOL);
   tt_pointwise_set(&p, 0, tt_hlo_select(p.b, predicate, p.x[0], p.x[1]));
+  tt_set_order_of_iterator(l, 0, 3, (const tt_tensor *[]){condition, p.tensors[0], p.tensors[1]});
 }
 
 static bool check_masked_fill(tt_lowering *l) {
@@ -115,12 +116,13 @@ static bool check_masked_fill(tt_lowering *l) {
   return !tt_failed(l);
 }
 
-// The result has self's dtype whatever the value's.
+// The result has self's dtype whatever the value's, and is row-major: torch fills a contiguous copy.
 void tt_lower_masked_fill(tt_lowering *l) {
   if (!check_masked_fill(l)) return;
   tt_pointwise p = tt_pointwise_begin(l, 0, 1, NULL);
   tt_value *mask = tt_pointwise_append(&p, 1, TT_BOOL);
   tt_pointwise_set(&p, 0, tt_hlo_select(p.b, mask, tt_pointwise_number(&p, 2), p.x[0]));
+  tt_set_order(l, 0, NULL);
 }
 
 // --- filling: self is not read ------------------------------------------------------------------------------------------------------

@@ -122,7 +122,11 @@ static tt_value *mvlgamma(tt_pointwise *p) {
     sum = tt_hlo_add(p->b, sum, tt_emit_lgamma(p->b, tt_add_constant(p->b, p->x[0], -0.5 * (double)i)));
   return sum;
 }
-void tt_lower_mvlgamma(tt_lowering *l) { tt_pointwise_each(l, mvlgamma, 1, NULL); }
+// torch sums over a dimension of its own, so that the result is row-major.
+void tt_lower_mvlgamma(tt_lowering *l) {
+  tt_pointwise_each(l, mvlgamma, 1, NULL);
+  tt_set_order(l, 0, NULL);
+}
 
 // --- the four forms ---------------------------------------------------------------------------------------------------------
 

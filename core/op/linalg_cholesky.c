@@ -100,10 +100,12 @@ void tt_lower_cholesky_inverse(tt_lowering *l) {
   tt_value *factor = tt_matrices(l, 0);
   tt_value *unit = tt_identity(b, factor->dtype, factor->dims[0], factor->dims[1], factor->dims[2]);
   tt_set_matrices_like(l, 0, solve(b, factor, unit, tt_bool(l, 1)), 0);
+  tt_set_column_major(l, 0);
 }
 
 // _cholesky_solve_helper(B, factor, upper): torch's cholesky_solve has checked and broadcast them.
 void tt_lower_cholesky_solve(tt_lowering *l) {
   if (!tt_check_lapack_dtype(l, 0, "cholesky_solve_cpu")) return;
   tt_set_matrices_like(l, 0, solve(l->b, tt_matrices(l, 1), tt_matrices(l, 0), tt_bool(l, 2)), 0);
+  tt_set_column_major(l, 0);
 }

@@ -149,6 +149,7 @@ void tt_lower_geqrf(tt_lowering *l) {
   tt_value *a, *tau;
   tt_qr_factor(l->b, tt_matrices(l, 0), &a, &tau);
   tt_set_matrices_like(l, 0, a, 0);
+  tt_set_column_major(l, 0);
   tt_set_matrices_like(l, 1, tau, 0);
 }
 
@@ -194,6 +195,7 @@ void tt_lower_householder_product(tt_lowering *l) {
             tt_dtype_text(x->dtype));
   if (tt_failed(l) || !tt_check_lapack_dtype(l, 0, "orgqr_cpu")) return;
   tt_set_matrices_like(l, 0, columns_of_q(l->b, tt_matrices(l, 0), tt_vectors(l, 1), size[1]), 0);
+  tt_set_column_major(l, 0);
 }
 
 static void check_ormqr(tt_lowering *l, bool left) {

@@ -133,7 +133,14 @@ void tt_set_channels_last(tt_lowering *l, int result, bool channels_last);
 // The dims of a fresh result lie in memory in the order in which those of tensor argument `arg`, of the same rank, do (torch's
 // preserve_format where sizes differ). Call after tt_set_result.
 void tt_set_order_like(tt_lowering *l, int result, int arg);
-// The same, said outright: `order` (in the builder's arena) lists the dims from the largest stride to the smallest.
+// The dims of a fresh result lie in the order that torch's TensorIterator gives a result of these operands (NULL: not a tensor):
+// by the strides of the first operand in which two dims both move. TensorIteratorBase::reorder_dimensions.
+void tt_set_order_of_iterator(tt_lowering *l, int result, int count, const tt_tensor *const *operands);
+// The dims of tensor argument `arg` from the largest stride to the smallest, in the builder's arena; NULL without memory.
+int *tt_order_of(tt_lowering *l, int arg);
+// The columns of a fresh result's matrices lie one after the other, as LAPACK and cuSOLVER leave them.
+void tt_set_column_major(tt_lowering *l, int result);
+// The order, said outright: `order` (in the builder's arena) lists the dims from the largest stride to the smallest.
 void tt_set_order(tt_lowering *l, int result, const int *order);
 // For rows with TT_OP_COUNTED, whose results' sizes are data. The results have the largest sizes possible; of each, `size` (a
 // scalar; NULL for all) elements along `dim` count. Makes one more result, number `count`, S64 [count, 2] of dims and sizes

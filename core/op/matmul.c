@@ -227,6 +227,7 @@ void tt_lower_addr(tt_lowering *l) {
   tt_value *row = tt_hlo_broadcast_in_dim(l->b, tt_operand_as(l, 2, compute), 2, dims, (int[]){1});
   tt_value *sum = scale_and_add(l, 0, 3, 4, tt_hlo_multiply(l->b, column, row));
   tt_set_result(l, 0, tt_hlo_convert(l->b, sum, dtype));
+  tt_set_order_of_iterator(l, 0, 1, (const tt_tensor *[]){tt_tensor_arg(l, 0)});
 }
 
 // --- 8-bit operands -----------------------------------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ static tt_value *operand(tt_lowering *l, int arg, int item, tt_dtype dtype) {
   return tt_list_operand_as(l, arg, item, dtype);
 }
 
+static const tt_tensor *tensor_of(const tt_lowering *l, int arg, int item) {
+  if (arg >= l->arg_count) return NULL;
+  return l->args[arg].kind == TT_ARG_LIST ? tt_list_tensor(l, arg, item) : tt_tensor_arg(l, arg);
+}
+
 // --- operands -------------------------------------------------------------------------------------------------------------
 
 // "floor_divide" of "floor_divide.Scalar".
@@ -93,13 +98,16 @@ tt_pointwise tt_pointwise_begin(tt_lowering *l, int item, int count, const int *
   if (tt_failed(l)) p.common = TT_F32; // harmless from here on
   if (flags & TT_OP_INT_TO_FLOAT) p.common = tt_float_dtype(l, p.common);
   p.compute = flags & TT_OP_NO_WIDEN ? p.common : tt_compute_dtype(p.common);
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
     p.x[i] = tt_failed(l) ? tt_hlo_constant(l->b, p.compute, 0) : operand(l, p.args[i], item, p.compute);
+    p.tensors[i] = tensor_of(l, p.args[i], item);
+  }
   broadcast(&p);
   return p;
 }
 
 tt_value *tt_pointwise_append(tt_pointwise *p, int arg, tt_dtype dtype) {
+  p->tensors[p->count] = tensor_of(p->l, arg, p->item);
   p->x[p->count++] = operand(p->l, arg, p->item, dtype);
   broadcast(p);
   return p->x[p->count - 1];
@@ -112,15 +120,6 @@ tt_value *tt_pointwise_number(tt_pointwise *p, int arg) {
 
 // --- results --------------------------------------------------------------------------------------------------------------
 
-// As TensorIterator lays out a fresh result: like the first operand that has all dimensions.
-static bool is_channels_last(const tt_pointwise *p, int rank) {
-  for (int i = 0; i < p->arg_count; ++i) {
-    const tt_tensor *t = tt_tensor_arg(p->l, p->args[i]);
-    if (t && t->rank == rank) return tt_is_channels_last(p->l, p->args[i]);
-  }
-  return false;
-}
-
 void tt_pointwise_set_as(tt_pointwise *p, int result, tt_value *value, tt_dtype dtype) {
   tt_lowering *l = p->l;
   tt_dtype declared = tt_output_dtype(l, result, dtype);
@@ -128,14 +127,13 @@ void tt_pointwise_set_as(tt_pointwise *p, int result, tt_value *value, tt_dtype 
     tt_fail(l, TT_INVALID_ARGUMENT, "result type %s can't be cast to the desired output type %s", tt_dtype_text(dtype),
             tt_dtype_text(declared));
   tt_set_result(l, result, tt_hlo_convert(p->b, value, dtype));
-  if (l->output_count == 0 && value->rank >= 4) tt_set_channels_last(l, result, is_channels_last(p, value->rank));
+  tt_set_order_of_iterator(l, result, p->count, p->tensors);
 }
 
 // Only an in-place call writes the tensor that it reads.
 static bool writes_operand(const tt_pointwise *p, int result) {
   if (result >= p->l->output_count) return false;
-  const tt_tensor *written = &p->l->tensors[p->l->outputs[result]];
-  return written == tt_tensor_arg(p->l, 0) || written == tt_list_tensor(p->l, 0, p->item);
+  return &p->l->tensors[p->l->outputs[result]] == tensor_of(p->l, 0, p->item);
 }
 
 void tt_pointwise_set(tt_pointwise *p, int result, tt_value *value) {

@@ -19,7 +19,8 @@ typedef struct tt_pointwise {
   int count;
   int arg_count; // operands that take part in the promotion: x[0..arg_count) come from these arguments
   const int *args;
-  tt_value *x[TT_POINTWISE_OPERANDS]; // all of one shape
+  tt_value *x[TT_POINTWISE_OPERANDS];              // all of one shape
+  const tt_tensor *tensors[TT_POINTWISE_OPERANDS]; // what they come from; NULL: a number
 } tt_pointwise;
 
 typedef tt_value *(*tt_pointwise_fn)(tt_pointwise *p);

@@ -58,15 +58,85 @@ void tt_set_extents(tt_lowering *l, const tt_extent *extents, int count) {
   tt_set_result(l, count, tt_hlo_concatenate(b, count, rows, 0));
 }
 
-void tt_set_order_like(tt_lowering *l, int result, int arg) {
+int *tt_order_of(tt_lowering *l, int arg) {
   const tt_tensor *t = tt_tensor_arg(l, arg);
-  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
   int *order = t ? tt_lowering_array(l, t->rank, sizeof *order) : NULL;
-  if (!r || !order || !r->value || r->value->rank != t->rank) return;
+  if (!order) return NULL;
   for (int i = 0; i < t->rank; ++i) { // insertion by descending stride; equal ones stay as they are
     int at = i;
     for (; at > 0 && t->strides[order[at - 1]] < t->strides[i]; --at) order[at] = order[at - 1];
     order[at] = i;
+  }
+  return order;
+}
+
+void tt_set_order_like(tt_lowering *l, int result, int arg) {
+  const tt_tensor *t = tt_tensor_arg(l, arg);
+  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
+  if (t && r && r->value && r->value->rank == t->rank) r->order = tt_order_of(l, arg);
+}
+
+void tt_set_column_major(tt_lowering *l, int result) {
+  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
+  if (!r || !r->value || r->value->rank < 2) return;
+  int rank = r->value->rank, *order = tt_lowering_array(l, rank, sizeof *order);
+  for (int i = 0; order && i < rank; ++i) order[i] = i < rank - 2 ? i : 2 * rank - 3 - i;
+  r->order = order;
+}
+
+// The stride of a result's dimension in an operand that is broadcast to it.
+static int64_t broadcast_stride(const tt_tensor *t, const tt_value *result, int dim) {
+  int own = dim - (result->rank - t->rank);
+  return own < 0 || (t->sizes[own] == 1 && result->dims[dim] != 1) ? 0 : t->strides[own];
+}
+
+// Positive: dimension `a` belongs outside of `b`, by the first operand in which both move; negative: inside.
+static int compare_dimensions(const tt_value *result, int count, const tt_tensor *const *operands, int a, int b) {
+  for (int i = 0; i < count; ++i) {
+    if (!operands[i]) continue;
+    int64_t first = broadcast_stride(operands[i], result, a), second = broadcast_stride(operands[i], result, b);
+    if (first == 0 || second == 0) continue;
+    if (first != second) return first > second ? 1 : -1;
+    if (result->dims[a] > result->dims[b]) return 1;
+  }
+  return 0;
+}
+
+// Are all of the result's shape and without gaps, in row-major order?
+static bool are_row_major(const tt_value *result, int count, const tt_tensor *const *operands) {
+  for (int i = 0; i < count; ++i) {
+    const tt_tensor *t = operands[i];
+    if (!t) continue;
+    if (t->rank != result->rank) return false;
+    int64_t stride = 1;
+    for (int d = t->rank - 1; d >= 0; --d) {
+      if (t->sizes[d] != result->dims[d] || (t->sizes[d] != 1 && t->strides[d] != stride)) return false;
+      stride *= t->sizes[d];
+    }
+  }
+  return true;
+}
+
+void tt_set_order_of_iterator(tt_lowering *l, int result, int count, const tt_tensor *const *operands) {
+  tt_lowered *r = entry(l, &l->results, &l->result_count, &l->result_capacity, result);
+  if (!r || !r->value || l->output_count > 0) return;
+  r->order = NULL;
+  int rank = r->value->rank;
+  int *order = are_row_major(r->value, count, operands) ? NULL : tt_lowering_array(l, rank, sizeof *order);
+  if (!order) return;
+  // From the innermost dimension on, each goes inwards past those that belong outside of it.
+  for (int placed = 0; placed < rank; ++placed) {
+    int at = rank - 1 - placed;
+    order[at] = at;
+    for (int inner = at + 1; inner < rank; ++inner) {
+      int outside = compare_dimensions(r->value, count, operands, order[inner], order[at]);
+      if (outside < 0) break;
+      if (outside == 0) continue;
+      int moved = order[at];
+      order[at] = order[inner];
+      order[inner] = moved;
+      at = inner;
+    }
   }
   r->order = order;
 }

@@ -20,6 +20,7 @@ void tt_lower_native_dropout(tt_lowering *l) {
   if (!train || tt_value_count(x) == 0) {
     tt_set_result(l, 0, x);
     tt_set_result(l, 1, constant_like_bool(b, x, true));
+    for (int i = 0; i < 2; ++i) tt_set_order_like(l, i, 0);
     return;
   }
   if (!(p >= 0 && p <= 1)) tt_fail(l, TT_INVALID_ARGUMENT, "bernoulli_ expects p to be in [0, 1], but got p=%g", 1 - p);
@@ -34,6 +35,7 @@ void tt_lower_native_dropout(tt_lowering *l) {
       tt_hlo_select(b, kept, tt_hlo_constant_like(b, wide, p < 1 ? 1 / (1 - p) : 0), tt_hlo_constant_like(b, wide, 0));
   tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_multiply(b, wide, scale), x->dtype));
   tt_set_result(l, 1, kept);
+  for (int i = 0; i < 2; ++i) tt_set_order_like(l, i, 0);
 }
 
 void tt_lower_native_dropout_backward(tt_lowering *l) {
@@ -41,6 +43,7 @@ void tt_lower_native_dropout_backward(tt_lowering *l) {
   tt_dtype dtype = tt_promote(l, (int[]){0, 2}, 2), compute = tt_compute_dtype(dtype);
   tt_value *grad = tt_operand_as(l, 0, compute), *mask = tt_operand_as(l, 1, compute);
   tt_set_result(l, 0, tt_hlo_convert(b, tt_mul(l, tt_mul(l, grad, mask), tt_number(l, 2, compute)), dtype));
+  tt_set_order_of_iterator(l, 0, 2, (const tt_tensor *[]){tt_tensor_arg(l, 0), tt_tensor_arg(l, 1)});
 }
 
 // --- rrelu ----------------------------------------------------------------------------------------------------------------------
@@ -75,6 +78,7 @@ void tt_lower_rrelu_with_noise(tt_lowering *l) {
     slope = tt_hlo_select(b, tt_hlo_compare(b, TT_LE, wide, zero), tt_hlo_broadcast_like(b, middle, wide), one);
   }
   tt_set_result(l, 0, tt_hlo_convert(b, tt_hlo_multiply(b, wide, slope), x->dtype));
+  tt_set_order_like(l, 0, 0);
 }
 
 // Arguments: grad, self, noise, lower, upper, training, self_is_result. Where both slopes are nearly the same, noise plays no

@@ -143,6 +143,7 @@ void tt_lower_index_put(tt_lowering *l) {
   }
   tt_value *values = tt_operand_as(l, 2, x->dtype);
   tt_set_result(l, 0, by_mask ? put_by_mask(l, x, item, values, accumulate) : put_by_index(l, x, values, accumulate));
+  tt_set_order_like(l, 0, 0);
 }
 
 // --- reductions into a target -------------------------------------------------------------------------------------------------
@@ -341,6 +342,7 @@ void tt_lower_index_fill(tt_lowering *l) {
   row_scatter s;
   begin_rows(l, &s, true, TT_INDEX, "index is out of bounds for its dimension");
   end_rows(l, &s, tt_index_write(l->b, s.x, &s.map, row_source(l, &s), TT_COMBINE_REPLACE));
+  tt_set_order_like(l, 0, 0);
 }
 
 // --- by position in the flat tensor ------------------------------------------------------------------------------------------------
@@ -370,6 +372,7 @@ void tt_lower_put(tt_lowering *l) {
   tt_map_rows(&map, x, 0, index);
   x = tt_index_write(b, x, &map, tt_flat(b, source), tt_bool_or(l, 3, false) ? TT_COMBINE_ADD : TT_COMBINE_REPLACE);
   tt_set_result(l, 0, tt_hlo_reshape(b, x, self->rank, self->dims));
+  tt_set_order_like(l, 0, 0);
 }
 
 // The source's elements are dealt out to the true elements of the mask in order: each finds its own by its rank.

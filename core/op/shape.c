@@ -137,7 +137,7 @@ void tt_lower_flip(tt_lowering *l) {
   tt_ints(l, 1, &given);
   const int *dims = given > 0 ? tt_dims(l, 1, x->rank, &count) : NULL;
   tt_set_result(l, 0, count > 0 ? tt_hlo_reverse(l->b, x, count, dims) : x);
-  tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
+  tt_set_order_like(l, 0, 0);
 }
 
 static bool check_rot90(tt_lowering *l, const tt_value *x, int count, const int64_t *dims) {
@@ -165,6 +165,10 @@ void tt_lower_rot90(tt_lowering *l) {
   if (quarters == 2) x = tt_hlo_reverse(b, x, 2, dims);
   if (quarters == 3) x = tt_hlo_transpose(b, tt_hlo_reverse(b, x, 1, &dims[0]), order);
   tt_set_result(l, 0, x);
+  // torch flips, and transposes that as a view; it copies row by row where there is nothing to turn.
+  int *in_memory = quarters > 0 ? tt_order_of(l, 0) : NULL;
+  for (int i = 0; in_memory && quarters != 2 && i < x->rank; ++i) in_memory[i] = order[in_memory[i]];
+  tt_set_order(l, 0, in_memory);
 }
 
 // --- repeating ------------------------------------------------------------------------------------------------------------------

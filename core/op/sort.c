@@ -11,6 +11,7 @@ static bool check_real(tt_lowering *l, const char *name, tt_dtype dtype) {
 static void set_ordered(tt_lowering *l, const tt_ordered *o) {
   tt_set_result(l, 0, tt_ordered_values(l->b, o));
   tt_set_result(l, 1, tt_ordered_positions(l->b, o));
+  for (int i = 0; i < 2; ++i) tt_set_order_like(l, i, 0);
 }
 
 // Results of a 0-d operand: itself, from position 0.

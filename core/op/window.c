@@ -111,7 +111,7 @@ static void write_source(tt_lowering *l, const window *w) {
     return;
   }
   tt_set_result(l, 0, write_window(l->b, x, source, w));
-  tt_set_channels_last(l, 0, tt_is_channels_last(l, 0));
+  tt_set_order_like(l, 0, 0);
 }
 
 static window window_of_self(tt_lowering *l) {
