@@ -95,8 +95,10 @@ Arguments read_arguments(const py::list &values) {
 // A graph that AOTAutograd made, whose tensors are on one device: called with a list of its inputs, which it empties.
 class CompiledGraph {
 public:
-  CompiledGraph(const std::string &name, int argument_count, bool fast_math, py::object run)
-      : run_(std::move(run)),
+  // `overwritten`: the numbers of the arguments that the graph writes at its end.
+  CompiledGraph(const std::string &name, int argument_count, bool fast_math, py::object run,
+                std::vector<int> overwritten)
+      : run_(std::move(run)), overwritten_(std::move(overwritten)),
         overload_(tt_overload_create(nullptr, name.c_str(), TT_FUNCTIONAL, false, argument_count, 0)) {
     if (overload_ == nullptr) throw std::bad_alloc();
     overload_->scalars_are_inputs = true;
@@ -143,6 +145,10 @@ private:
     TT_CHECK(tt_record_begin(&call));
     try {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      for (const int i : overwritten_) {
+        const tt_arg &arg = call.args[i];
+        if (arg.kind == TT_ARG_TENSOR) TT_CHECK(tt_record_overwrite(&call.tensors[arg.u.slot]));
+      }
       const py::sequence returned = run_(*placeholders(values, call));
       std::vector<at::Tensor> kept; // until the end of the recording
       std::vector<tt_tensor> recorded;
@@ -242,6 +248,7 @@ private:
   }
 
   py::object run_;
+  std::vector<int> overwritten_;
   tt_overload *overload_; // lives for ever
   // By the numbers among the arguments, which Dynamo passes for sizes that change.
   std::map<std::vector<int64_t>, std::vector<Output>> outputs_;
@@ -284,7 +291,7 @@ void define_compiled(py::module_ &m) {
   m.def("_pad", &pad);
   m.def("_restride", &restride);
   py::class_<CompiledGraph>(m, "_CompiledGraph")
-      .def(py::init<const std::string &, int, bool, py::object>())
+      .def(py::init<const std::string &, int, bool, py::object, std::vector<int>>())
       .def("__call__", &CompiledGraph::call);
 }
 

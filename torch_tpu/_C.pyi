@@ -75,7 +75,9 @@ def _record_scan(
 class _CompiledGraph:
     """A graph of ATen ops as one program; see bridge/compiled.cpp."""
 
-    def __init__(self, name: str, argument_count: int, fast_math: bool, run: Callable[..., Any], /) -> None: ...
+    def __init__(
+        self, name: str, argument_count: int, fast_math: bool, run: Callable[..., Any], overwritten: list[int], /
+    ) -> None: ...
     def __call__(self, arguments: list[Any], /) -> list[Any]: ...
 
 def _export_program(

@@ -130,6 +130,34 @@ tt_status tt_recorder_add_fresh(tt_recorder *r, tt_storage *storage, const tt_re
 
 // --- the source of a lowering's values ------------------------------------------------------------------------------------
 
+// --- arguments that are overwritten -----------------------------------------------------------------------------------------
+
+tt_status tt_recorder_overwrite(tt_recorder *r, tt_storage *storage) {
+  tt_record *record = tt_recorder_find(r, storage);
+  if (!record) return out_of_memory();
+  r->overwritten_count += !record->overwritten;
+  record->overwritten = true;
+  return TT_SUCCESS;
+}
+
+static tt_value *wait_for_reader(tt_recorder *r, tt_storage *storage, tt_value *value) {
+  tt_record *record = tt_recorder_find(r, storage);
+  if (!record || !record->reader || record->written) return value;
+  tt_value *both[] = {value, record->reader}, *joined[2];
+  tt_hlo_optimization_barrier_n(r->b, 2, both, joined);
+  record->reader = NULL;
+  return record->value = joined[0];
+}
+
+static void note_reader(tt_recorder *r, const tt_lowering *l) {
+  tt_value *product = l->result_count > 0 ? l->results[0].value : NULL;
+  if (r->overwritten_count == 0 || !product || !product->product) return;
+  for (int i = 0; i < l->tensor_count; ++i) {
+    tt_record *record = l->tensors[i].storage ? tt_recorder_find(r, l->tensors[i].storage) : NULL;
+    if (record && record->overwritten && !record->written) record->reader = product;
+  }
+}
+
 static tt_value *source_base(void *user, int slot) {
   tt_recorder *r = user;
   const tt_tensor *t = &r->tensors[slot];
@@ -137,7 +165,7 @@ static tt_value *source_base(void *user, int slot) {
   const tt_layout *layout;
   tt_status status = tt_recorder_value(r, t->storage, &value, &layout);
   if (status) return tt_builder_fail(r->b, status);
-  if (value) return value;
+  if (value) return r->overwritten_count > 0 ? wait_for_reader(r, t->storage, value) : value;
   // Uninitialised memory reads as zeros.
   int64_t count = t->storage->byte_size / tt_dtype_size(t->dtype);
   return tt_hlo_splat(r->b, t->dtype, 1, &count, 0);
@@ -386,6 +414,7 @@ tt_status tt_recorder_lower(tt_recorder *r, const tt_recorded_call *call, tt_rec
   l.operands = tt_arena_allocate(tt_builder_arena(r->b), (size_t)call->tensor_count + 1, sizeof *l.operands);
   if (!l.operands) return out_of_memory();
   call->op->lower(&l);
+  note_reader(r, &l);
   tt_status status = collect_results(r, &l, call, out_results, out_count);
   return tt_status_join(tt_builder_take_status(r->b), status);
 }

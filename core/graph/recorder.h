@@ -45,6 +45,8 @@ typedef struct tt_record {
   int input;               // parameter number, -1 if it was never read from outside
   int slot;                // first slot of the call for which the program is made, -1 otherwise
   bool written, fresh;     // fresh: created by this recording
+  bool overwritten;        // see tt_recorder_overwrite
+  tt_value *reader;        // the last product that read it since, NULL: none
 } tt_record;
 
 typedef struct tt_recorded_check {
@@ -77,7 +79,8 @@ struct tt_recorder {
   int input_count, input_capacity;
   tt_record *records;
   int record_count, record_capacity;
-  int *table; // hash of storage -> record + 1
+  int overwritten_count; // records of arguments that are overwritten at the end
+  int *table;            // hash of storage -> record + 1
   int table_size;
   tt_recorded_check *checks;
   int check_count, check_capacity;
@@ -133,6 +136,11 @@ tt_status tt_recorder_write(tt_recorder *r, tt_storage *storage, tt_value *value
 // What tt_source.check and tt_source.random_state do.
 void tt_recorder_check(tt_recorder *r, tt_value *ok, tt_code code, const char *message);
 tt_value *tt_recorder_random_state(tt_recorder *r, int64_t count);
+
+// Says that the program will write this argument at its end. A compiler knows no order but that of operands: for all it knows a
+// weight is updated, in its own memory, before the backward pass reads it, and XLA copies it first. So each read of the
+// argument waits for the last product (tt_value) that read it.
+tt_status tt_recorder_overwrite(tt_recorder *r, tt_storage *storage);
 
 // The record of a storage, made if new. NULL when memory is exhausted.
 tt_record *tt_recorder_find(tt_recorder *r, tt_storage *storage);

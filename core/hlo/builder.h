@@ -33,6 +33,7 @@ typedef struct tt_value {
   int64_t id;      // printed as %id
   int sub;         // result number of an op with several results, -1 for a single result
   bool transposed; // the result of a transpose
+  bool product;    // the result of a dot or convolution, which no other op is fused into
 } tt_value;
 
 // What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing

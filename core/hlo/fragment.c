@@ -89,6 +89,8 @@ void tt_fragment_inline(tt_builder *b, const tt_fragment *f, tt_value *const *op
     out_results[i] = by_id[r->id];
     if (out_results[i] != NULL) continue;
     out_results[i] = tt_hlo_value(b, r->dtype, r->rank, r->dims, base + r->id, r->sub);
-    if (!b->failed) out_results[i]->transposed = r->transposed;
+    if (b->failed) continue;
+    out_results[i]->transposed = r->transposed;
+    out_results[i]->product = r->product;
   }
 }

@@ -68,6 +68,11 @@ static void emit_precision(tt_builder *b, const char *prefix, const char *suffix
   tt_emit(b, "]");
 }
 
+static tt_value *marked_product(tt_value *result) {
+  if (result != &tt_hlo_poison) result->product = true;
+  return result;
+}
+
 tt_value *tt_hlo_dot_general(tt_builder *b, tt_value *x, tt_value *y, const tt_dot *n, tt_dtype result_dtype,
                              tt_precision precision) {
   if (!TT_HLO_READY(b, "dot_general", x, y)) return &tt_hlo_poison;
@@ -81,7 +86,7 @@ tt_value *tt_hlo_dot_general(tt_builder *b, tt_value *x, tt_value *y, const tt_d
   emit_dim_pairs(b, ", contracting_dims = ", n->contract_count, n->lhs_contract, n->rhs_contract);
   tt_emit(b, ", precision = ");
   emit_precision(b, "", "", precision);
-  return tt_emit_signature(b, 2, operands, result);
+  return marked_product(tt_emit_signature(b, 2, operands, result));
 }
 
 // --- convolution ------------------------------------------------------------------------------------------------------------------
@@ -224,7 +229,7 @@ tt_value *tt_hlo_convolution(tt_builder *b, tt_value *x, tt_value *filter, const
   tt_emit(b, " : i64, precision_config = ");
   emit_precision(b, "#stablehlo<precision ", ">", precision);
   tt_emit(b, "}");
-  return tt_emit_signature(b, 2, operands, result);
+  return marked_product(tt_emit_signature(b, 2, operands, result));
 }
 
 // --- factorizations -----------------------------------------------------------------------------------------------------------------

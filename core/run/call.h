@@ -107,6 +107,8 @@ tt_status tt_resize_storage(tt_storage *storage, int64_t byte_size);
 // this thread runs until the end goes into one program. Nested recordings join the outer one.
 tt_status tt_record_begin(const tt_call *call);
 bool tt_record_active(void);
+// Says that the program will overwrite this argument of `call` at its end; see tt_recorder_overwrite.
+tt_status tt_record_overwrite(const tt_tensor *tensor);
 // For a call whose overload's scalars are inputs: a tensor that stands for the CPU scalar in this slot while the call's program
 // is recorded. Its storage is the caller's.
 tt_status tt_record_scalar(const tt_call *call, int slot, tt_result *out_result);

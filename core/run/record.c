@@ -87,6 +87,10 @@ tt_status tt_record_fresh_tensors(int device_index, const tt_recorded_result *re
   return TT_SUCCESS;
 }
 
+tt_status tt_record_overwrite(const tt_tensor *tensor) {
+  return tensor->storage ? tt_recorder_overwrite(&recording.program, tensor->storage) : TT_SUCCESS;
+}
+
 tt_status tt_record_scalar(const tt_call *call, int slot, tt_result *out_result) {
   tt_recorded_result scalar;
   TT_TRY(tt_recorder_scalar(&recording.program, slot, &scalar));

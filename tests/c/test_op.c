@@ -225,6 +225,45 @@ TEST(op_golden_embedding) {
   check_golden(&s, "embedding", args, 5, NULL, 0, "stablehlo.gather");
 }
 
+// A weight that is read by two products and then updated, as in a training step.
+static int barriers_of_a_step(bool is_overwritten) {
+  scene s = new_scene();
+  tt_arg args[] = {add_tensor(&s, TT_F32, DIMS(4, 4)), add_tensor(&s, TT_F32, DIMS(4, 4))};
+  tt_target target = {0};
+  tt_recorder r;
+  CHECK_OK(tt_recorder_init(&r, &target, false, s.tensors, s.count));
+  if (is_overwritten) CHECK_OK(tt_recorder_overwrite(&r, s.storages[1]));
+  tt_recorded_call call = {.op = tt_op_find("mm"),
+                           .args = args,
+                           .arg_count = 2,
+                           .tensors = s.tensors,
+                           .tensor_count = s.count,
+                           .default_dtype = TT_F32,
+                           .precision = TT_PRECISION_HIGHEST};
+  tt_recorded_result *results;
+  tt_value *values[3];
+  int count;
+  for (int i = 0; i < 3; ++i) {
+    if (i == 2) call.op = tt_op_find("mul.Tensor");
+    CHECK_OK(tt_recorder_lower(&r, &call, &results, &count));
+    values[i] = results[0].value;
+  }
+  const char *text;
+  int64_t length;
+  CHECK_OK(tt_builder_finish(r.b, 3, values, &text, &length));
+  int found = 0;
+  for (const char *at = text; (at = strstr(at, "optimization_barrier")) != NULL; ++at) ++found;
+  tt_recorder_free(&r);
+  free_scene(&s);
+  return found;
+}
+
+TEST(op_reads_of_an_overwritten_argument_wait_for_products) {
+  CHECK_INT(barriers_of_a_step(false), 0);
+  CHECK_INT(barriers_of_a_step(true), 2);
+  test_keeps_blocks(tt_memory_live_count());
+}
+
 TEST(op_wrong_argument_is_an_internal_fault) {
   scene s = new_scene();
   tt_arg args[4] = {add_tensor(&s, TT_F32, DIMS(4, 6)),

@@ -97,10 +97,12 @@ def _exact(name: str, module: fx.GraphModule, options: dict[str, Any]) -> partit
     A node that cannot be recorded, since its kernel reads values on the host, runs by itself from then on, between programs. If
     the user's arguments are at fault, they are refused there.
     """
-    arguments = sum(node.op == "placeholder" for node in module.graph.nodes)
+    arguments = [node for node in module.graph.nodes if node.op == "placeholder"]
+    written = {node.args[0] for node in module.graph.nodes if node.target is torch.ops.aten.copy_.default}
+    overwritten = [i for i, node in enumerate(arguments) if node in written]
     recording = _Recording(module)
     recording.name = name
-    run: partition.Runner = _C._CompiledGraph(name, arguments, options.get("fast_math", False), recording.run)
+    run: partition.Runner = _C._CompiledGraph(name, len(arguments), options.get("fast_math", False), recording.run, overwritten)
 
     def call(values: list[Any]) -> Any:
         nonlocal run

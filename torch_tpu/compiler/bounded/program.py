@@ -86,7 +86,7 @@ class _Bounded:
             elif isinstance(traced, (torch.SymInt, torch.SymFloat)):
                 self.numbers[place] = context.bound(expression_of(traced))
         name = f"{graph.name} for {', '.join(f'{symbol} <= {bound}' for symbol, bound in bounds.items())}"
-        self.run = _C._CompiledGraph(name, len(graph.traced) + len(bounds), graph.fast_math, self._record)
+        self.run = _C._CompiledGraph(name, len(graph.traced) + len(bounds), graph.fast_math, self._record, [])
 
     def _record(self, *values: Any) -> list[Any]:
         count = len(self.graph.traced)
