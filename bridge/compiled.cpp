@@ -30,7 +30,7 @@ struct Output {
   bool is_view = false; // of the result's or the argument's storage, else the tensor itself
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
-  caffe2::TypeMeta dtype;             // a view may have another than what it is a view of, as view_as_real's has
+  caffe2::TypeMeta dtype;              // a view may have another than what it is a view of, as view_as_real's has
   bool conj = false, negative = false; // torch's lazy bits
   py::object constant;
 };
@@ -222,8 +222,8 @@ private:
 
   static at::Tensor view_of(const at::Tensor &base, const Output &output) {
     const c10::DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-    const at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
-                                                                     base.key_set() - bits, output.dtype);
+    const at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set() - bits, output.dtype);
     at::native::setStrided<int64_t>(view, output.sizes, output.strides, output.offset);
     return with_bits(view, output.conj, output.negative);
   }
