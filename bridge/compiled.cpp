@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided_native.h>
@@ -29,6 +30,7 @@ struct Output {
   bool is_view = false; // of the result's or the argument's storage, else the tensor itself
   std::vector<int64_t> sizes, strides;
   int64_t offset = 0;
+  caffe2::TypeMeta dtype;              // a view may have another than what it is a view of, as view_as_real's has
   bool conj = false, negative = false; // torch's lazy bits
   py::object constant;
 };
@@ -187,6 +189,7 @@ private:
     output.sizes = tensor.sizes().vec();
     output.strides = tensor.strides().vec();
     output.offset = tensor.storage_offset();
+    output.dtype = tensor.dtype();
     output.conj = tensor.is_conj();
     output.negative = tensor.is_neg();
     for (size_t i = 0; i < arguments.tensors.size(); ++i) {
@@ -224,8 +227,11 @@ private:
   }
 
   static at::Tensor view_of(const at::Tensor &base, const Output &output) {
-    return with_bits(at::native::as_strided_tensorimpl(base, output.sizes, output.strides, output.offset), output.conj,
-                     output.negative);
+    const c10::DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    const at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set() - bits, output.dtype);
+    at::native::setStrided<int64_t>(view, output.sizes, output.strides, output.offset);
+    return with_bits(view, output.conj, output.negative);
   }
 
   py::object take_outputs(Results &results, const Arguments &arguments) {

@@ -79,6 +79,8 @@ tt_value *tt_hlo_dot_general(tt_builder *b, tt_value *x, tt_value *y, const tt_d
   int64_t dims[2 * TT_HLO_MAX_RANK];
   int rank = x->dtype == y->dtype ? dot_shape(x, y, n, dims) : -1;
   if (rank < 0) return TT_HLO_REFUSE(b, "dot_general", "the dimension numbers or dtypes do not fit", x, y);
+  // A sum of nothing. XLA's constant folding divides by its length, which ends the process.
+  if (tt_value_count(x) == 0 || tt_value_count(y) == 0) return tt_hlo_splat(b, result_dtype, rank, dims, 0);
   tt_value *operands[] = {x, y};
   tt_value *result = tt_emit_result(b, "stablehlo.dot_general", result_dtype, rank, dims);
   tt_emit_values(b, " ", 2, operands);

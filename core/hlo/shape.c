@@ -333,29 +333,36 @@ tt_value *tt_hlo_pad(tt_builder *b, tt_value *x, tt_value *fill, const int64_t *
   if (!TT_HLO_READY(b, "pad", x, fill)) return &tt_hlo_poison;
   if (fill->rank != 0 || fill->dtype != x->dtype)
     return TT_HLO_REFUSE(b, "pad", "wants a scalar fill of the same dtype", x, fill);
-  int64_t dims[TT_HLO_MAX_RANK];
+  // XLA for CPUs compiles negative padding only where its algebraic simplifier runs, so what is cropped is sliced off.
+  int64_t dims[TT_HLO_MAX_RANK], lows[TT_HLO_MAX_RANK], highs[TT_HLO_MAX_RANK], starts[TT_HLO_MAX_RANK];
+  int64_t limits[TT_HLO_MAX_RANK], strides[TT_HLO_MAX_RANK];
   bool nothing = true;
   for (int i = 0; i < x->rank; ++i) {
     int64_t n = x->dims[i], between = 0;
+    lows[i] = low[i] > 0 ? low[i] : 0, highs[i] = high[i] > 0 ? high[i] : 0;
     bool fits = interior[i] >= 0 && !__builtin_mul_overflow(n > 0 ? n - 1 : 0, interior[i], &between) &&
-                !__builtin_add_overflow(n, between, &n) && !__builtin_add_overflow(n, low[i], &n) &&
-                !__builtin_add_overflow(n, high[i], &n) && n >= 0;
+                !__builtin_add_overflow(n, between, &n) && !__builtin_add_overflow(n, lows[i], &n) &&
+                !__builtin_add_overflow(n, highs[i], &dims[i]) &&
+                !__builtin_add_overflow(dims[i], high[i] - highs[i], &limits[i]) &&
+                !__builtin_add_overflow(limits[i], low[i] - lows[i], &n) && n >= 0;
     if (!fits)
       return TT_HLO_REFUSE(b, "pad",
                            TT_HLO_TEXT(b, "low %lld, high %lld, interior %lld is out of range in dimension %d",
                                        (long long)low[i], (long long)high[i], (long long)interior[i], i),
                            x, fill);
-    dims[i] = n;
-    nothing &= low[i] == 0 && high[i] == 0 && between == 0;
+    starts[i] = lows[i] - low[i], strides[i] = 1;
+    nothing &= dims[i] == x->dims[i];
   }
-  if (nothing) return x;
-  tt_value *operands[] = {x, fill};
-  tt_value *result = tt_emit_result(b, "stablehlo.pad", x->dtype, x->rank, dims);
-  tt_emit_values(b, " ", 2, operands);
-  tt_emit_i64s(b, ", low = ", x->rank, low);
-  tt_emit_i64s(b, ", high = ", x->rank, high);
-  tt_emit_i64s(b, ", interior = ", x->rank, interior);
-  return tt_emit_signature(b, 2, operands, result);
+  if (!nothing) {
+    tt_value *operands[] = {x, fill};
+    tt_value *result = tt_emit_result(b, "stablehlo.pad", x->dtype, x->rank, dims);
+    tt_emit_values(b, " ", 2, operands);
+    tt_emit_i64s(b, ", low = ", x->rank, lows);
+    tt_emit_i64s(b, ", high = ", x->rank, highs);
+    tt_emit_i64s(b, ", interior = ", x->rank, interior);
+    x = tt_emit_signature(b, 2, operands, result);
+  }
+  return tt_hlo_slice(b, x, starts, limits, strides);
 }
 
 static bool concatenates(const tt_value *x, const tt_value *y, int dim) {

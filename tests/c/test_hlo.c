@@ -127,11 +127,12 @@ TEST(hlo_shape_ops) {
             "%1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<2x3xbf16>) -> tensor<3x2xbf16>\n"
             "%2 = stablehlo.slice %1 [0:3:2, 0:2] : (tensor<3x2xbf16>) -> tensor<2x2xbf16>\n"
             "%3 = stablehlo.constant dense<1.0> : tensor<bf16>\n"
-            "%4 = stablehlo.pad %2, %3, low = [1, 0], high = [0, -1], interior = [1, 0] : "
-            "(tensor<2x2xbf16>, tensor<bf16>) -> tensor<4x1xbf16>\n"
-            "%5 = stablehlo.reverse %4, dims = [0] : tensor<4x1xbf16>\n"
-            "%6 = stablehlo.concatenate %5, %5, dim = 1 : (tensor<4x1xbf16>, tensor<4x1xbf16>) -> tensor<4x2xbf16>\n"
-            "%7 = stablehlo.reshape %6 : (tensor<4x2xbf16>) -> tensor<1x4x2xbf16>\n");
+            "%4 = stablehlo.pad %2, %3, low = [1, 0], high = [0, 0], interior = [1, 0] : "
+            "(tensor<2x2xbf16>, tensor<bf16>) -> tensor<4x2xbf16>\n"
+            "%5 = stablehlo.slice %4 [0:4, 0:1] : (tensor<4x2xbf16>) -> tensor<4x1xbf16>\n"
+            "%6 = stablehlo.reverse %5, dims = [0] : tensor<4x1xbf16>\n"
+            "%7 = stablehlo.concatenate %6, %6, dim = 1 : (tensor<4x1xbf16>, tensor<4x1xbf16>) -> tensor<4x2xbf16>\n"
+            "%8 = stablehlo.reshape %7 : (tensor<4x2xbf16>) -> tensor<1x4x2xbf16>\n");
 }
 
 TEST(hlo_scatter_text) {
@@ -638,6 +639,7 @@ static void build_movement(program *p, tt_dtype dtype) {
   keep(p, tt_hlo_slice_dim(b, x, 1, 0, 3, 2));
   keep(p, tt_hlo_slice_dim(b, x, 0, 1, 1, 1));
   keep(p, tt_hlo_pad(b, x, zero, I64S(1, 0), I64S(0, -1), I64S(1, 0)));
+  keep(p, tt_hlo_pad(b, x, zero, I64S(-1, 1), I64S(0, -2), I64S(0, 1)));
   keep(p, tt_hlo_concatenate(b, 2, (tt_value *[]){x, x}, 0));
   tt_value *part = tt_hlo_dynamic_slice(b, x, starts, I64S(1, 2));
   keep(p, part);

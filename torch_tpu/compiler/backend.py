@@ -30,6 +30,12 @@ _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-c
 # fast_math: XLA may change values, as in (x + 1e8) - 1e8, and keep bfloat16 sums in float32.
 _OPTIONS = {"fast_math": bool}
 
+# Overloads with the same arguments that take the place of others.
+_REPLACED: dict[Any, Any] = {
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+    torch.ops.aten._efficientzerotensor.default: torch.ops.aten.zeros.default,
+}
+
 log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 
@@ -123,11 +129,10 @@ def _run_of(module: fx.GraphModule, options: dict[str, Any], results: bounded.Re
     """What runs a graph that AOTAutograd made.
 
     Its views become reshapes: whether a view is possible depends on strides, and a kernel of ours may have others than torch
-    traced.
+    traced. Zeros without memory, as the gradient of ``sgn`` is, become plain ones.
     """
     for node in module.graph.nodes:
-        if node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
+        node.target = _REPLACED.get(node.target, node.target)
     module.recompile()
     return partition.split(module, lambda part: _program(part, options, results if part is module else bounded.Results()))
 

@@ -75,6 +75,16 @@ def _has_new_gradient(parameter: torch.Tensor, effects: Any) -> bool:
     return not effects.load_attr(variable, "grad").is_constant_none()
 
 
+def _create_momentum(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    """Creates the buffers that SGD leaves to its first step, where that step takes the gradient instead of a buffer.
+
+    From zeros the later steps' rule gives the same, unless it dampens the gradient: then SGD is compiled once more.
+    """
+    if type(optimizer) is torch.optim.SGD and group["momentum"] != 0 and group["dampening"] == 0:
+        for parameter in group["params"]:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
 @torch.no_grad()
 def _create_states(optimizer: torch.optim.Optimizer, effects: Any, list_count: int) -> None:
     """Creates the states that the step would create, as Dynamo does where the gradients are there already.
@@ -91,6 +101,7 @@ def _create_states(optimizer: torch.optim.Optimizer, effects: Any, list_count: i
             for parameter in new:
                 parameter.grad = torch.empty_like(parameter)
             optimizer._init_group(given, *([] for _ in range(list_count)))  # type: ignore[attr-defined]
+            _create_momentum(optimizer, given)
         finally:
             for parameter in new:
                 parameter.grad = None

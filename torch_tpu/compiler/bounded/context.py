@@ -149,7 +149,7 @@ class Context:
         factors = [factor for dim in x.dims for factor in dim]
         last = max(i for i, factor in enumerate(factors) if not factor.is_static)
         rows = tuple(factors[: last + 1])
-        flat = x.tensor.reshape(math.prod(factor.bound for factor in rows), -1)
+        flat = x.tensor.reshape([math.prod(factor.bound for factor in each) for each in (rows, factors[last + 1 :])])
         if last == 0:
-            return flat
+            return flat.contiguous()  # a view, of a tensor that was expanded or stacked, has other strides
         return flat.index_select(0, self._source((Factor(flat.shape[0], size_of(rows)),), rows))

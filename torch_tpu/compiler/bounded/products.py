@@ -50,25 +50,44 @@ def _key_bias(call: Call, query: Padded, key: Padded) -> Any:
     return as_padded(bias).tensor.masked_fill(mask, -torch.inf)
 
 
+# The dimensions that operands have in common.
+_COMMON = (
+    (2, ("query", "grad_out", "out", "logsumexp")),
+    (2, ("key", "value")),
+    (3, ("query", "key")),
+    (3, ("value", "grad_out", "out")),
+)
+
+
 def _agreeing_heads(call: Call, *names: str) -> dict[str, Padded]:
-    """Operands [batch, heads, length, ...] with the padding of batch, heads, queries and keys in the same places."""
+    """Operands [batch, heads, length, width] with the padding of what they have in common in the same places."""
     operands = {name: call.padded(name) for name in names}
     batch = broadcast([Padded(x.tensor, x.dims[:1]) for x in operands.values()])
-    for lengths in (("query", "grad_out", "out", "logsumexp"), ("key", "value")):
-        chosen = [name for name in lengths if name in operands]
-        length = broadcast([Padded(operands[name].tensor, operands[name].dims[2:3]) for name in chosen])
+    for d, common in _COMMON:
+        chosen = [name for name in common if name in operands]
+        dim = broadcast([Padded(operands[name].tensor, operands[name].dims[d : d + 1]) for name in chosen])
         for name in chosen:
             x = operands[name]
-            operands[name] = aligned(call.context, x, (*batch, x.dims[1], *length, *x.dims[3:]))
+            operands[name] = aligned(call.context, x, (*batch, *x.dims[1:d], *dim, *x.dims[d + 1 :]))
     return operands
+
+
+def _scale_of_width(call: Call, query: Padded) -> Any:
+    """What the query is multiplied by in place of the op, which would take its scale from the padded width."""
+    if call.has("scale") or is_static(query.dims[3]):
+        return None
+    return call.context.count([query.dims[3]]).to(query.tensor.dtype).rsqrt()
 
 
 @rule(aten._scaled_dot_product_fused_attention_overrideable)
 def _attention(call: Call) -> Any:
     operands = _agreeing_heads(call, "query", "key", "value")
     query, key, value = operands.values()
-    changes = {"query": query.tensor, "attn_bias": _key_bias(call, query, key)}
-    changes |= {name: call.context.fill(operands[name], [2], 0) for name in ("key", "value")}
+    changes: dict[str, Any] = {"attn_bias": _key_bias(call, query, key)}
+    changes |= {"query": call.context.fill(query, [3], 0), "key": call.context.fill(key, [2, 3], 0)}
+    changes |= {"value": call.context.fill(value, [2], 0)}
+    if (scale := _scale_of_width(call, query)) is not None:
+        changes |= {"query": changes["query"] * scale, "scale": 1.0}
     results = list(call.run(**changes))
     batch = broadcast([Padded(x.tensor, x.dims[:2]) for x in (query, key, value)])
     results[0] = Padded(results[0], (*batch, query.dims[2], value.dims[3]))
@@ -81,7 +100,11 @@ def _attention_backward(call: Call) -> Any:
     if call.has("attn_bias") and call["grad_input_mask"][3]:
         raise UnboundedError("the gradient of an attention mask")
     operands = _agreeing_heads(call, "query", "key", "value", "grad_out", "out", "logsumexp")
-    changes: dict[str, Any] = {name: call.context.fill(x, [2], 0) for name, x in operands.items()}
+    changes: dict[str, Any] = {name: call.context.fill(x, range(2, len(x.dims)), 0) for name, x in operands.items()}
     changes["attn_bias"] = _key_bias(call, operands["query"], operands["key"])
-    results = call.run(**changes, max_q=call["max_q"], max_k=call["max_k"])
+    if (scale := _scale_of_width(call, operands["query"])) is not None:
+        changes |= {"query": changes["query"] * scale, "scale": 1.0}
+    results = list(call.run(**changes, max_q=call["max_q"], max_k=call["max_k"]))
+    if scale is not None:
+        results[0] = results[0] * scale
     return [*(like(operands[name], each) for name, each in zip(("query", "key", "value"), results, strict=False)), None]

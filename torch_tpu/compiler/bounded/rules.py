@@ -170,13 +170,21 @@ def pointwise(call: Call) -> Any:
     aten.rand_like,
     aten.randn_like,
     aten.randint_like,
-    aten.bernoulli,
     aten.native_dropout,
 )
 def same(call: Call) -> Any:
     """Results of the same sizes as the first argument."""
     first = next(iter(call.arguments))
     return like(call.padded(first), call.run())
+
+
+@rule(aten.bernoulli)
+def _bernoulli(call: Call) -> Any:
+    """Probabilities are checked, those in padding as well: they are 0 there."""
+    names = [name for name in ("self", "p") if isinstance(call.arguments.get(name), (Padded, Tensor))]
+    operands = call.agreeing(*names)
+    filled = {name: call.context.fill_all(each, 0) for name, each in operands.items()}
+    return like(operands["self"], call.run(**filled))
 
 
 @rule(aten.native_dropout_backward)
