@@ -42,10 +42,25 @@ tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x, const int *permutation) {
   }
   if (identity) return x;
   tt_value *result = tt_emit_result(b, "stablehlo.transpose", x->dtype, x->rank, dims);
-  if (result != &tt_hlo_poison) result->transposed = true;
+  if (result != &tt_hlo_poison) {
+    result->transposed = true;
+    result->permutation = tt_arena_copy(&b->arena, permutation, (size_t)x->rank * sizeof *permutation);
+    result->untransposed = result->permutation != NULL ? x : NULL;
+  }
   tt_emit_values(b, " ", 1, &x);
   tt_emit_ints(b, ", dims = ", x->rank, permutation);
   return tt_emit_signature(b, 1, &x, result);
+}
+
+// XLA would fold a transpose into the dot that reads it, and behind a mere barrier make it a change of layout that computes the operand
+// once more. So the operand ends at a barrier, where others share it, and a flat value, which has one layout, at a second.
+tt_value *tt_hlo_copy_transposed(tt_builder *b, tt_value *x) {
+  if (!TT_HLO_READY(b, "transpose", x)) return &tt_hlo_poison;
+  if (!x->transposed) return x;
+  int rank = x->rank;
+  const int64_t *dims = x->dims, count = tt_value_count(x);
+  if (x->untransposed != NULL) x = tt_hlo_transpose(b, tt_hlo_optimization_barrier(b, x->untransposed), x->permutation);
+  return tt_hlo_reshape(b, tt_hlo_optimization_barrier(b, tt_hlo_reshape(b, x, 1, &count)), rank, dims);
 }
 
 tt_value *tt_hlo_reverse(tt_builder *b, tt_value *x, int count, const int *dimensions) {

@@ -131,8 +131,7 @@ tt_value *tt_conjugate(tt_builder *b, tt_value *x) { return tt_dtype_is_complex(
 tt_value *tt_adjoint(tt_builder *b, tt_value *x) { return tt_transposed(b, tt_conjugate(b, x)); }
 
 tt_value *tt_product(tt_builder *b, tt_value *x, tt_value *y) {
-  // Behind a barrier, or XLA would fold the transpose into the dot again.
-  if (x->transposed && tt_builder_target(b)->dot_lhs_in_order) x = tt_hlo_optimization_barrier(b, x);
+  if (tt_builder_target(b)->dot_lhs_in_order) x = tt_hlo_copy_transposed(b, x);
   const int batch[] = {0};
   const tt_dot numbers = {.batch_count = 1,
                           .lhs_batch = batch,

@@ -12,8 +12,7 @@ typedef tt_value *(*product_fn)(tt_lowering *l, tt_value *x, tt_value *y, const 
 
 static tt_value *dot(tt_lowering *l, tt_value *x, tt_value *y, const void *numbers, tt_dtype result,
                      tt_precision precision) {
-  // Behind a barrier, or XLA would fold the transpose into the dot again.
-  if (x->transposed && tt_builder_target(l->b)->dot_lhs_in_order) x = tt_hlo_optimization_barrier(l->b, x);
+  if (tt_builder_target(l->b)->dot_lhs_in_order) x = tt_hlo_copy_transposed(l->b, x);
   return tt_hlo_dot_general(l->b, x, y, numbers, result, precision);
 }
 
