@@ -253,6 +253,30 @@ def test_64_lengths_take_at_most_8_programs(dynamism, no_fallback):
     assert 2 <= made <= 8
 
 
+@pytest.mark.parametrize("precision", ["medium", "high"])
+def test_products_of_masked_operands(precision, no_fallback):
+    """The mask of padding stands between a transpose and a product, for which XLA then has no bfloat16 kernel."""
+    linear, reference = torch.nn.Linear(8, 4).to("tpu"), torch.nn.Linear(8, 4)
+    reference.load_state_dict(linear.state_dict())
+
+    def loss_of(linear, x):
+        return linear(x).softmax(-1).cumsum(0).square().sum()
+
+    function = torch.compile(loss_of, backend="tpu", dynamic=True)
+    with torch.tpu.precision(precision):
+        for length in (3, 5, 9):
+            x = torch.randn(length, 8)
+            gradients = [
+                torch.autograd.grad(call(module, y), [y, module.weight])
+                for call, module, y in (
+                    (function, linear, x.to("tpu").requires_grad_()),
+                    (loss_of, reference, x.clone().requires_grad_()),
+                )
+            ]
+            for one, other in zip(*gradients, strict=True):
+                torch.testing.assert_close(one.cpu(), other, rtol=5e-2, atol=0.1)
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_training_at_changing_lengths(whole, no_fallback):
     torch.manual_seed(0)

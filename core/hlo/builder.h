@@ -30,12 +30,12 @@ typedef struct tt_value {
   tt_dtype dtype;
   int rank;
   const int64_t *dims;
-  int64_t id;                    // printed as %id
-  int sub;                       // result number of an op with several results, -1 for a single result
-  bool transposed;               // the result of a transpose
-  struct tt_value *untransposed; // its operand, and `permutation`; NULL: unknown, or no transpose
-  const int *permutation;
-  bool product; // the result of a dot or convolution, which no other op is fused into
+  int64_t id;      // printed as %id
+  int sub;         // result number of an op with several results, -1 for a single result
+  bool transposed; // the result of a transpose, or made element by element of one: a compiler may lay it out otherwise
+  struct tt_value *untransposed; // the operand of the transpose that made it; NULL: unknown, or none did
+  const int *permutation;        // of that transpose
+  bool product;                  // the result of a dot or convolution, which no other op is fused into
 } tt_value;
 
 // What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing
@@ -156,7 +156,7 @@ tt_value *tt_hlo_real(tt_builder *b, tt_value *x);
 tt_value *tt_hlo_imag(tt_builder *b, tt_value *x); // zeros for a real x
 tt_value *tt_hlo_complex(tt_builder *b, tt_value *real, tt_value *imag);
 tt_value *tt_hlo_optimization_barrier(tt_builder *b, tt_value *x);
-// A transpose as a copy in that order, which no layout and no other op takes the place of. Anything else: as it is.
+// A value that is `transposed` as one that lies in memory row by row, with no transpose for a compiler to move. Others: as they are.
 tt_value *tt_hlo_copy_transposed(tt_builder *b, tt_value *x);
 // The values together: none of the results is there before all operands are. out_results may not be xs.
 void tt_hlo_optimization_barrier_n(tt_builder *b, int count, tt_value *const *xs, tt_value **out_results);

@@ -11,6 +11,11 @@
 
 static bool is_chlo(const char *op) { return op[0] == 'c'; }
 
+static tt_value *lies_like(tt_value *result, int count, tt_value *const *xs) {
+  for (int i = 0; i < count && result != &tt_hlo_poison; ++i) result->transposed |= xs[i]->transposed;
+  return result;
+}
+
 // "%3 = op %1, %2 : type" for ops whose operands and result are of one type; CHLO wants all of them spelled out.
 static tt_value *emit_same_type(tt_builder *b, const char *op, int count, tt_value *const *xs) {
   tt_value *result = tt_emit_result(b, op, xs[0]->dtype, xs[0]->rank, xs[0]->dims);
@@ -22,14 +27,14 @@ static tt_value *emit_same_type(tt_builder *b, const char *op, int count, tt_val
   }
   tt_emit_type(&b->body, result);
   tt_emit(b, "\n");
-  return result;
+  return lies_like(result, count, xs);
 }
 
 // "%3 = op %1, %2 : (types) -> type" with a result of another dtype.
 static tt_value *emit_typed(tt_builder *b, const char *op, int count, tt_value *const *xs, tt_dtype dtype) {
   tt_value *result = tt_emit_result(b, op, dtype, xs[0]->rank, xs[0]->dims);
   tt_emit_values(b, " ", count, xs);
-  return tt_emit_signature(b, count, xs, result);
+  return lies_like(tt_emit_signature(b, count, xs, result), count, xs);
 }
 
 static tt_value *emit_plain(tt_builder *b, const char *op, tt_value *x) { return emit_same_type(b, op, 1, &x); }
@@ -219,7 +224,7 @@ tt_value *tt_hlo_select(tt_builder *b, tt_value *predicate, tt_value *on_true, t
   tt_emit(b, " : ");
   tt_emit_types(b, 2, (tt_value *[]){predicate, on_true});
   tt_emit(b, "\n");
-  return result;
+  return lies_like(result, 2, (tt_value *[]){on_true, on_false});
 }
 
 tt_value *tt_hlo_clamp(tt_builder *b, tt_value *low, tt_value *x, tt_value *high) {
@@ -339,7 +344,7 @@ tt_value *tt_hlo_reduce_precision(tt_builder *b, tt_value *x, int exponent_bits,
   tt_emit(b, " : ");
   tt_emit_type(&b->body, result);
   tt_emit(b, "\n");
-  return result;
+  return lies_like(result, 1, &x);
 }
 
 // --- complex numbers ------------------------------------------------------------------------------------------------------------------

@@ -52,8 +52,9 @@ tt_value *tt_hlo_transpose(tt_builder *b, tt_value *x, const int *permutation) {
   return tt_emit_signature(b, 1, &x, result);
 }
 
-// XLA would fold a transpose into the dot that reads it, and behind a mere barrier make it a change of layout that computes the operand
-// once more. So the operand ends at a barrier, where others share it, and a flat value, which has one layout, at a second.
+// XLA would fold a transpose into the dot that reads it, through elementwise ops as well, and behind a mere barrier make it a
+// change of layout that computes the operand once more. So the operand ends at a barrier, where others share it, and a flat
+// value, which has one layout, at a second.
 tt_value *tt_hlo_copy_transposed(tt_builder *b, tt_value *x) {
   if (!TT_HLO_READY(b, "transpose", x)) return &tt_hlo_poison;
   if (!x->transposed) return x;

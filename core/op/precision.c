@@ -50,6 +50,13 @@ static tt_dtype accumulator_dtype(tt_dtype operand) {
 // The part of x that one bfloat16 holds. Never folded away, unlike a conversion there and back.
 static tt_value *high_part(tt_lowering *l, tt_value *x) { return tt_hlo_reduce_precision(l->b, x, 8, 7); }
 
+// The high part in front of the transpose that made x: other products may read it untransposed, and as bfloat16 it is half as long.
+static tt_value *rounded(tt_lowering *l, tt_value *x, bool bf16_dot) {
+  tt_value *high = high_part(l, x->untransposed ? x->untransposed : x);
+  if (bf16_dot) high = tt_hlo_convert(l->b, high, TT_BF16);
+  return x->untransposed ? tt_hlo_transpose(l->b, high, x->permutation) : high;
+}
+
 tt_value *tt_round_operand(tt_lowering *l, tt_value *x) {
   bool one_pass = l->precision == TT_PRECISION_MEDIUM && !tt_builder_target(l->b)->is_tpu;
   return x->dtype == TT_F32 && one_pass ? high_part(l, x) : x;
@@ -66,14 +73,9 @@ static tt_value *low_part(tt_lowering *l, tt_value *x, tt_value *high) {
 static tt_value *in_passes(tt_lowering *l, tt_value *x, tt_value *y, product_fn product, const void *numbers,
                            bool bf16_dot) {
   if (l->precision == TT_PRECISION_HIGHEST) return product(l, x, y, numbers, TT_F32, l->precision);
+  if (l->precision == TT_PRECISION_MEDIUM)
+    return product(l, rounded(l, x, bf16_dot), rounded(l, y, bf16_dot), numbers, TT_F32, l->precision);
   tt_value *high_x = high_part(l, x), *high_y = high_part(l, y);
-  if (l->precision == TT_PRECISION_MEDIUM) {
-    if (bf16_dot) {
-      high_x = tt_hlo_convert(l->b, high_x, TT_BF16);
-      high_y = tt_hlo_convert(l->b, high_y, TT_BF16);
-    }
-    return product(l, high_x, high_y, numbers, TT_F32, l->precision);
-  }
   // high * high + high * low + low * high. The sum of both parts is exact in float32, so two products serve for three.
   tt_value *low_x = low_part(l, x, high_x), *low_y = low_part(l, y, high_y);
   tt_value *sum = product(l, high_x, tt_hlo_add(l->b, high_y, low_y), numbers, TT_F32, l->precision);
