@@ -305,7 +305,7 @@ def test_writes_of_a_branch_in_a_loop():
         return [i, y, kept, other]
 
     x = torch.tensor([1.0, 2.0])
-    i, y, kept, other = _C._CompiledGraph("writes", 1, False, run)([x.to("tpu")])
+    i, y, kept, other = _C._CompiledGraph("writes", 1, False, run, [])([x.to("tpu")])
     assert i.item() == 3
     # y is 2, 4 and 8 times x after the steps; the last two add the y that they begin with to kept.
     check_close([y, kept, other], [(x + x) * 4, x + 2 * x + 4 * x, x])

@@ -225,8 +225,9 @@ static bool has_barrier_in_region(const char *text, int64_t size) {
 //   algsimp                     without, the value of op after op stays what each op alone gives, e.g. (x + 1e8) - 1e8
 //   cse_barrier_expander        takes optimization barriers out before most passes: without, calls of one graph that a barrier
 //                               keeps apart stay apart until the code is made (API 0.106: a training step takes 0.8 of the
-//                               processor time and two thirds of the memory). But a small loop is compiled as one kernel, which
-//                               cannot have barriers ("Unhandled opcode for elemental IR emission: opt-barrier")
+//                               processor time and two thirds of the memory), and so do a dot of bfloat16 and the transposes
+//                               around it (op/precision.c). But a small loop is compiled as one kernel, which cannot have
+//                               barriers ("Unhandled opcode for elemental IR emission: opt-barrier")
 //   tree_reduction_rewriter     makes two loops of a reduction, which is better for sums but up to 5 times slower for extremes
 //   cpu-parallel-task-assigner  gives half of a loop to another thread, whose start takes longer than a short loop
 static void put_disabled_passes(option_writer *w, const char *text, int64_t size, tt_effort effort,
@@ -234,7 +235,9 @@ static void put_disabled_passes(option_writer *w, const char *text, int64_t size
   tt_string names = TT_STRING_INIT;
   if (effort != TT_EFFORT_FULL) tt_string_append(&names, ",fusion-wrapper");
   if (options->exact) tt_string_append(&names, ",algsimp");
-  if (options->exact && !has_barrier_in_region(text, size)) tt_string_append(&names, ",cse_barrier_expander");
+  bool has_bf16_dots = tt_text_contains(text, size, "dot_general") && tt_text_contains(text, size, "bf16");
+  if ((options->exact || has_bf16_dots) && !has_barrier_in_region(text, size))
+    tt_string_append(&names, ",cse_barrier_expander");
   if (reduces_in_any_order(text, size)) tt_string_append(&names, ",tree_reduction_rewriter");
   if (options->short_loops && !has_costly_ops(text, size)) tt_string_append(&names, ",cpu-parallel-task-assigner");
   if (names.size > 0) put_text_option(w, OPTION_INDEX_DISABLE_PASSES, tt_string_text(&names) + 1);
