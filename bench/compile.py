@@ -27,9 +27,6 @@ CASES = {
     "gpt-cpu": Case("the same", "gpt_whole", ("ours", "cpu"), OURS, ("cpu",), 0.80),
     "gpt-inductor": Case("the same", "gpt_whole", ("ours", "inductor"), OURS, ("inductor",), 0.85),
     "gpt-first": Case("small GPT, first step, compiled model, cold", "gpt_compiled_first", TWO, OURS, THEIRS, 0.5, once=True),
-    "gpt-whole-first": Case(
-        "small GPT, first step, compiled whole, cold", "gpt_whole_first", TWO, OURS, THEIRS, 0.5, once=True
-    ),
     "gpt-second": Case(
         "small GPT, first step, compiled whole, second process",
         "gpt_whole_first",
