@@ -82,7 +82,7 @@ static tt_status end_values(tt_recorder *r, const tt_tensor *results, int count,
 tt_status tt_region_take(tt_recorder *r, const tt_tensor *results, int count, tt_region **out_region) {
   tt_arena *arena = tt_builder_arena(r->outer->b);
   tt_region *region = tt_arena_allocate(arena, 1, sizeof *region);
-  tt_value **values;
+  tt_value **values = NULL;
   if (!region) return out_of_memory();
   TT_TRY(end_values(r, results, count, region, &values));
   TT_TRY(tt_fragment_take(r->b, count + region->write_count + region->check_count, values, arena, &region->fragment));
