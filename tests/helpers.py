@@ -4,9 +4,11 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -40,6 +42,21 @@ def flat(results: Any) -> list[torch.Tensor]:
 def weights_like(y: torch.Tensor) -> torch.Tensor:
     """From -1 to 2, so that no two elements of a result weigh the same in a gradient."""
     return torch.linspace(-1, 2, y.numel()).reshape(y.shape).to(y)
+
+
+def training_step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A whole training step, of an input and a target: it gives the loss."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
 
 
 def run_python(*arguments: str, **env: str) -> subprocess.CompletedProcess:

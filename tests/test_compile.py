@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from helpers import output_of
+from helpers import output_of, training_step
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -280,14 +280,7 @@ def test_a_whole_step_is_one_program(name, no_fallback):
     x, y = random(5, 6), random(5, 3)
     optimizer, other = (getattr(torch.optim, name)(each.parameters(), lr=0.05) for each in (model, twin))
 
-    def step(x, y):
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    whole = compiled(step)
+    whole = compiled(training_step(model, optimizer))
     for _ in range(5):
         loss = whole(x, y)
         other.zero_grad()

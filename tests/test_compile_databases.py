@@ -15,6 +15,7 @@ import warnings
 
 import pytest
 import torch
+from helpers import training_step
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.nn import functional as F
@@ -200,14 +201,7 @@ def steps_of(kind, options, device, wrap=lambda function: function):
     x, y = torch.randn(8, 5).to(device), torch.randn(8, 2).to(device)
     optimizer = kind(model.parameters(), **options.kwargs)
 
-    def step(x, y):
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    run, losses, programs = wrap(step), [], []
+    run, losses, programs = wrap(training_step(model, optimizer)), [], []
     for _ in range(3):
         before = torch.tpu.counters()["executions"]
         losses.append(run(x, y).cpu())

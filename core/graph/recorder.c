@@ -128,8 +128,6 @@ tt_status tt_recorder_add_fresh(tt_recorder *r, tt_storage *storage, const tt_re
   return TT_SUCCESS;
 }
 
-// --- the source of a lowering's values ------------------------------------------------------------------------------------
-
 // --- arguments that are overwritten -----------------------------------------------------------------------------------------
 
 tt_status tt_recorder_overwrite(tt_recorder *r, tt_storage *storage) {
@@ -157,6 +155,8 @@ static void note_reader(tt_recorder *r, const tt_lowering *l) {
     if (record && record->overwritten && !record->written) record->reader = product;
   }
 }
+
+// --- the source of a lowering's values ------------------------------------------------------------------------------------
 
 static tt_value *source_base(void *user, int slot) {
   tt_recorder *r = user;

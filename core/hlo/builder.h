@@ -35,7 +35,7 @@ typedef struct tt_value {
   bool transposed; // the result of a transpose, or made element by element of one: a compiler may lay it out otherwise
   struct tt_value *untransposed; // the operand of the transpose that made it; NULL: unknown, or none did
   const int *permutation;        // of that transpose
-  bool product;                  // the result of a dot or convolution, which no other op is fused into
+  bool product; // the result of a dot or convolution, also behind a barrier: no other op is fused into it
 } tt_value;
 
 // What a lowering, and an op of this builder, may know about where the program will run. The one seam between targets: nothing

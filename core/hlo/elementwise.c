@@ -383,5 +383,7 @@ void tt_hlo_optimization_barrier_n(tt_builder *b, int count, tt_value *const *xs
 
 tt_value *tt_hlo_optimization_barrier(tt_builder *b, tt_value *x) {
   if (!TT_HLO_READY(b, "optimization_barrier", x)) return &tt_hlo_poison;
-  return emit_same_type(b, "stablehlo.optimization_barrier", 1, &x);
+  tt_value *result = emit_same_type(b, "stablehlo.optimization_barrier", 1, &x);
+  if (result != &tt_hlo_poison) result->product = x->product;
+  return result;
 }

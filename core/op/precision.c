@@ -16,9 +16,7 @@ static tt_value *dot(tt_lowering *l, tt_value *x, tt_value *y, const void *numbe
   tt_value *product = tt_hlo_dot_general(l->b, x, y, numbers, result, precision);
   if (x->dtype != TT_BF16 || tt_builder_target(l->b)->is_tpu || !product->product) return product;
   // XLA exchanges the operands of a dot that is transposed afterwards, and has no such dot for bfloat16.
-  product = tt_hlo_optimization_barrier(l->b, product);
-  if (!tt_builder_failed(l->b)) product->product = true;
-  return product;
+  return tt_hlo_optimization_barrier(l->b, product);
 }
 
 static tt_value *convolution(tt_lowering *l, tt_value *x, tt_value *y, const void *numbers, tt_dtype result,
